@@ -288,18 +288,18 @@ def suite(folder: Path, rows: int, device: str, exact: bool) -> dict[str, Any]:
         if not asked:
             continue
         seconds, clock, begin, spent = {}, {}, time.perf_counter(), sum(os.times()[:4])
-        order, measure = schedule_metrics(asked[0][0], {name: {} for _, name in asked})
-        for name in order:
-            start, at = time.process_time(), time.perf_counter()
-            try:
-                scores = measure(name)
-            except UsageError as error:
-                print(f"{name} is left out: {error}", file=sys.stderr)
-                continue
-            seconds[name] = round(time.process_time() - start, 2)
-            clock[name] = round(scores[0].seconds, 2)
-            text = f"{clock[name]:6.2f} on the clock, waited {time.perf_counter() - at:.2f}"
-            print(f"{name:40} {seconds[name]:8.2f} s, {text}", file=sys.stderr, flush=True)
+        with schedule_metrics([(asked[0][0], {name: {} for _, name in asked})]) as ((order, measure),):
+            for name in order:
+                start, at = time.process_time(), time.perf_counter()
+                try:
+                    scores = measure(name)
+                except UsageError as error:
+                    print(f"{name} is left out: {error}", file=sys.stderr)
+                    continue
+                seconds[name] = round(time.process_time() - start, 2)
+                clock[name] = round(scores[0].seconds, 2)
+                text = f"{clock[name]:6.2f} on the clock, waited {time.perf_counter() - at:.2f}"
+                print(f"{name:40} {seconds[name]:8.2f} s, {text}", file=sys.stderr, flush=True)
         total = round(time.perf_counter() - begin, 3)
         for process in multiprocessing.active_children():
             process.join()

@@ -33,7 +33,7 @@ from unbraid.training.state import State
 PROFILED_STEPS = 20
 LAYER_MODULES = (conv_kernels, picture_kernels, last_layer_kernel, halving_kernels, doubling_kernel)
 LAYER_KERNELS = ("_product", "_fold", "_gradient", "_windows", "_last_layer", "_halve", "_halve_gradient", "_double")
-SHAPE = ("H", "C", "N", "U", "KERNEL", "STRIDE", "TRANSPOSED", "PRODUCT", "GRADIENT", "TOTALS")
+SHAPE = ("H", "C", "N", "U", "KERNEL", "STRIDE", "TRANSPOSED", "PRODUCT", "TOTALS")
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_R", "num_warps", "num_stages")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -36,6 +37,30 @@ def test_array_run_stores_the_content_hash_and_asks_for_the_data(run, images):
     assert ub.load(run.path, data=images, device="cpu").score("kl")[0].name == "kl/closed-form"
     with pytest.raises(RunError, match="data"):
         ub.load(run.path, data=images[::-1].copy(), device="cpu").score("kl")
+
+
+@pytest.mark.parametrize("keeps_its_time", [True, False])
+def test_weights_that_change_behind_an_open_run_are_noticed(images, tmp_path, keeps_its_time):
+    made = ub.train("vae", data=images, root=tmp_path, **SMALL)
+    assert made.score("kl")
+    weights = made.path / "model.safetensors"
+    before, changed = weights.stat(), bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    with weights.open("r+b") as handle:
+        handle.write(changed)
+    if keeps_its_time:
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(RunError, match="changed after its training"):
+        made.score("kl")
+    with pytest.raises(RunError, match="changed after its training"):  # before it asks for the data
+        ub.load(made.path, device="cpu").score("kl")
+
+
+def test_a_run_that_is_trained_anew_behind_an_open_one_is_loaded_anew(images, tmp_path):
+    first = ub.train("vae", data=images, root=tmp_path, name="run", **SMALL)
+    assert first.score("kl")
+    again = ub.train("vae", data=images, root=tmp_path, name="run", fresh=True, **SMALL | {"seed": 1})
+    assert first.score("kl")[0].value == again.score("kl")[0].value
 
 
 def test_same_array_same_run_and_other_array_other_run(run, images, tmp_path):

@@ -127,10 +127,11 @@ class Run:
 
     def subject(self, rows: int | None = None) -> Subject:
         """Return this run as a subject of scoring, after checking that its files are unchanged."""
-        evaluation = self.evaluation  # loading the model checks them, too
         if self.folder.stamp() != self._loaded_from:
-            self.folder.check_unchanged()
-        return Subject(self.folder, evaluation if rows is None else evaluation.subsample(rows))
+            for cached in ("model", "evaluation"):
+                self.__dict__.pop(cached, None)
+        _ = self.model  # loading it checks the files, before data are loaded
+        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows))
 
     @cached_property
     def columns(self) -> tuple[TableColumn, ...]:

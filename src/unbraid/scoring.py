@@ -16,7 +16,7 @@ from unbraid.errors import DataError, MissingExtraError, RunError, SettingError,
 from unbraid.latents import Space
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics.arrays import FACTOR_BINS, RealFactorError
-from unbraid.metrics.background import Schedule, schedule_together
+from unbraid.metrics.background import Schedule, schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.train_test_split import REPEATED
@@ -109,15 +109,14 @@ def score_subjects(
     compares = any("peers" in metric[name].facts.needs for name in requested)
     for part in _split_for_encoding(subjects):
         check_not_stopped(stop)
-        names_of = [find_missing_metrics(each.folder, requested) if missing_only else list(requested) for each in part]
-        asked = [
-            (each.evaluation, {name: requested[name] for name in of}) for each, of in zip(part, names_of, strict=True)
-        ]
-        encoded = [evaluation for evaluation, own in asked if own]
-        _encode(encoded)
-        with schedule_together(asked) as schedules:
+        asked = []
+        for subject in part:
+            missing = find_missing_metrics(subject.folder, requested) if missing_only else requested
+            asked.append((subject.evaluation, {name: requested[name] for name in missing}))
+        _encode([evaluation for evaluation, own in asked if own])
+        with schedule_metrics(asked) as schedules:
             for subject, (_, own), schedule in zip(part, asked, schedules, strict=True):
-                result = _score(subject, own, schedule, required, stop, encoded, save)
+                result = _score(subject, own, schedule, required, stop, [each.evaluation for each in part], save)
                 if missing_only:
                     _record_skipped(subject.folder, result.skipped)
                 if not compares and len(subjects) > 1:
@@ -274,4 +273,4 @@ def describe_repeats(scores: Iterable[Score]) -> list[str]:
 def check_not_stopped(stop: Stop | None) -> None:
     """Raise `Interrupted` if the user has asked to stop."""
     if stop is not None and stop.requested:
-        raise Interrupted("Stopped between two scores; nothing is lost.")
+        raise Interrupted("Stopped between two scores; those that are stored stay.")

@@ -269,7 +269,7 @@ class RunFolder:
     def stamp(self) -> list[tuple[int, ...]]:
         """Return what changes whenever the final weights or config.yaml are written."""
         found = [path.stat() for path in (self.model_path, self.locate("config.yaml")) if path.exists()]
-        return [(facts.st_mtime_ns, facts.st_size, facts.st_ino) for facts in found]
+        return [(facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino) for facts in found]
 
     @property
     def snapshot(self) -> "RunFolder":

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, background, evaluate, metric
-from unbraid.metrics.background import schedule_metrics, schedule_together
+from unbraid.metrics.background import schedule_metrics
 from unbraid.metrics.base import CodeTable, prepare
 from unbraid.threads import one_thread, some_threads
 
@@ -50,8 +51,7 @@ def in_turn():
 @forks
 @pytest.mark.parametrize("threads", [1, 3])
 def test_both_ways_give_the_same_scores_and_the_slowest_come_last(threads):
-    with some_threads(threads):
-        order, measure = schedule_metrics(evaluation(), ASKED, background=True)
+    with some_threads(threads), schedule_metrics([(evaluation(), ASKED)], background=True) as ((order, measure),):
         assert order == ["irs/quantile", *ASIDE]
         assert {name: untimed(measure(name)) for name in order} == in_turn()
 
@@ -64,7 +64,7 @@ def test_models_that_are_scored_together_share_the_processes(monkeypatch):
     grid = full_grid((4, 5, 6))
     models = [fixed_evaluation(grid + spread, np.full(grid.shape, 0.1), grid) for spread in noises(grid.shape, 6)]
     asked = {"mig/histogram-mean": {}, "irs/quantile": {}}
-    with some_threads(3), schedule_together([(model, asked) for model in models]) as schedules:
+    with some_threads(3), schedule_metrics([(model, asked) for model in models]) as schedules:
         assert [order for order, _ in schedules] == [["irs/quantile", "mig/histogram-mean"]] * 6
         made = [{name: untimed(measure(name)) for name in order} for order, measure in schedules]
     assert made == [{name: untimed(evaluate(model, [name])) for name in asked} for model in models]
@@ -73,41 +73,66 @@ def test_models_that_are_scored_together_share_the_processes(monkeypatch):
 
 
 @forks
-def test_what_nobody_waits_for_is_left_undone(monkeypatch):
+def test_what_nobody_waits_for_ends_with_the_block(monkeypatch, capfd):
     crews, make = [], background._Crew
     monkeypatch.setattr(background, "_Crew", lambda *own: crews.append(make(*own)) or crews[-1])
-    slow = {"dci/random-forest": {"train": 60, "test": 40}}
-    with some_threads(2), schedule_together([(evaluation(), slow)] * 50, background=True):
-        pass
-    (crew,) = crews
-    assert not any(crew.take(place) for place in range(50))
-    while crew.count_busy():  # its processes end, after one score each
-        time.sleep(0.01)
-    assert len(crew.found) < 50
+    slow = {"dci/gbt": {"train": 60, "test": 40}}
+    with some_threads(3), schedule_metrics([(evaluation(), slow)] * 50, background=True):
+        processes = list(crews[0].pipes.values())
+    assert len(processes) == 2
+    assert not any(process.is_alive() for process in processes)
+    assert len(crews[0].found) <= 2
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@forks
+def test_a_score_that_failed_here_waits_for_no_process(monkeypatch):
+    """Its second try, after memory was freed, comes at once."""
+    crew = background._Crew([partial(time.sleep, 30), partial(int)], 1)
+    assert crew.collect(1) is None  # the process is at the first job, so this one is left to the first process
+    start = time.perf_counter()
+    assert crew.collect(1) is None
+    assert time.perf_counter() - start < 5
+    crew.dismiss()
+
+
+def test_models_that_do_not_fit_in_memory_together_are_measured_one_after_the_other(monkeypatch):
+    models = [evaluation() for _ in range(3)]
+    real = background.prepare
+
+    def fill(model, name, settings):
+        if model is not models[0]:
+            raise MemoryError("full")
+        return real(model, name, settings)
+
+    monkeypatch.setattr(background, "prepare", fill)
+    asked = {"sap/linear-svm": {}, "mig/histogram-mean": {}}
+    with some_threads(2), schedule_metrics([(model, asked) for model in models], background=True) as schedules:
+        made = [{name: untimed(measure(name)) for name in order} for order, measure in schedules]
+    assert made == [{name: untimed(evaluate(evaluation(), [name])) for name in asked}] * 3
 
 
 def test_one_thread_computes_all_in_turn(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background._Crew", lambda *_: pytest.fail("something was started"))
-    with one_thread():
-        order, measure = schedule_metrics(evaluation(), ASKED)
+    with one_thread(), schedule_metrics([(evaluation(), ASKED)]) as ((order, measure),):
         assert order == list(ASKED)
         assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
 
 
 def test_quick_scores_start_no_process(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background._Crew", lambda *_: pytest.fail("something was started"))
-    with some_threads(2):
-        order, _ = schedule_metrics(evaluation(), {"mig/histogram-mean": {}, "irs/quantile": {}})
-    assert order == ["mig/histogram-mean", "irs/quantile"]
+    quick = {"mig/histogram-mean": {}, "irs/quantile": {}}
+    with some_threads(2), schedule_metrics([(evaluation(), quick)]) as ((order, _),):
+        assert order == ["mig/histogram-mean", "irs/quantile"]
 
 
 def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
     asked = {**ASKED, "dci/random-forest": {"factors": ("colour",)}, "sap/linear-svm": {"continuous": ("sound",)}}
-    _, measure = schedule_metrics(evaluation(), asked, background=True)
-    assert measure("downstream/random-forest")
-    for name, wrong in (("dci/random-forest", "colour"), ("sap/linear-svm", "sound")):
-        with pytest.raises(UsageError, match=wrong):
-            measure(name)
+    with schedule_metrics([(evaluation(), asked)], background=True) as ((_, measure),):
+        assert measure("downstream/random-forest")
+        for name, wrong in (("dci/random-forest", "colour"), ("sap/linear-svm", "sound")):
+            with pytest.raises(UsageError, match=wrong):
+                measure(name)
 
 
 @forks
@@ -116,16 +141,18 @@ def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch
         raise OSError("no more processes")
 
     monkeypatch.setattr("multiprocessing.context.ForkProcess.start", refuse)
-    with pytest.warns(UserWarning, match="no more proc"):
-        order, measure = schedule_metrics(evaluation(), ASKED, background=True)
-    assert {name: untimed(measure(name)) for name in order} == in_turn()
+    with (
+        pytest.warns(UserWarning, match="no more proc"),
+        schedule_metrics([(evaluation(), ASKED)], background=True) as ((order, measure),),
+    ):
+        assert {name: untimed(measure(name)) for name in order} == in_turn()
 
 
 @forks
 def test_the_scores_of_a_process_that_dies_are_computed_here(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background.set_python_threads", lambda _: os.kill(os.getpid(), signal.SIGKILL))
-    order, measure = schedule_metrics(evaluation(), ASKED, background=True)
-    assert {name: untimed(measure(name)) for name in order} == in_turn()
+    with schedule_metrics([(evaluation(), ASKED)], background=True) as ((order, measure),):
+        assert {name: untimed(measure(name)) for name in order} == in_turn()
 
 
 def test_scores_that_may_run_aside_are_calls_on_codes_that_no_gpu_holds():

@@ -88,9 +88,7 @@ def kernels_of(layer: nn.Module) -> set[str]:
     channels = {layer.in_channels, layer.out_channels}
     if 1 in channels:
         return {"_last_layer", "_windows"}
-    if 3 in channels:
-        return {"_last_layer"}
-    return set() if 64 in channels else {"_double", "_halve", "_halve_gradient"}
+    return set() if channels & {3, 64} else {"_double", "_halve", "_halve_gradient"}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -144,17 +142,19 @@ def test_float32_that_may_be_computed_in_tf32(tiles, always, monkeypatch, name):
 def test_rules_choose_what_was_faster(tiles):
     half, tf32, full = (tiles.Layer(4, 2, 1, size) for size in (2, 4, 0))
     assert tiles.reads_windows((64, 64, 1), 32, tf32)
-    assert tiles.walks_lines((32, 32, 32), (64, 64, 1), tf32)
-    assert not tiles.walks_lines((32, 32, 64), (64, 64, 1), tf32)
+    assert tiles.walks_lines((32, 32, 32), (64, 64, 1), tf32, 4)
+    assert not tiles.walks_lines((32, 32, 64), (64, 64, 1), tf32, 4)
+    assert not tiles.walks_lines((32, 32, 64), (64, 64, 1), half, 4)
+    assert not tiles.walks_lines((32, 32, 32), (64, 64, 3), half, 2)
     assert not tiles.doubles_lines(64 * 64, (16, 16, 32), (32, 32, 32), tf32)
     assert tiles.reads_windows((64, 64, 1), 32, half)
     assert not tiles.reads_windows((64, 64, 1), 32, full)
     assert not tiles.reads_windows((64, 64, 1), 32, half._replace(padding=0))
     assert not tiles.reads_windows((64, 64, 3), 32, half)
     assert not tiles.reads_windows((63, 64, 1), 32, half)
-    assert tiles.walks_lines((32, 32, 32), (64, 64, 1), half)
-    assert not tiles.walks_lines((32, 32, 32), (65, 65, 1), half)
-    assert not tiles.walks_lines((32, 32, 32), (64, 64, 1), half._replace(kernel=3))
+    assert tiles.walks_lines((32, 32, 32), (64, 64, 1), half, 2)
+    assert not tiles.walks_lines((32, 32, 32), (65, 65, 1), half, 2)
+    assert not tiles.walks_lines((32, 32, 32), (64, 64, 1), half._replace(kernel=3), 2)
     assert tiles.halves_lines(64 * 64, (32, 32, 32), 32, half)
     assert not tiles.halves_lines(64 * 64, (16, 16, 32), 32, half)
     assert not tiles.halves_lines(64 * 64, (32, 32, 32), 64, half)
@@ -169,6 +169,18 @@ def test_programs_share_all_rows(tiles):
     assert tiles.WalkTile(64, 256).share(64 * 16, 64) == (4, 4)
     assert tiles.WalkTile(64, 256).share(64 * 5 + 1, 64) == (3, 2)
     assert tiles.WalkTile(64, 256).share(64 * 5 + 1, 1000) == (1, 6)
+    assert tiles.WalkTile(64, 256).share(0, 64) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["first layer", "last layer", "halving", "doubling"])
+def test_an_empty_batch_has_empty_images_and_no_gradient(tiles, always, name):
+    layer, size = LAYERS[name]
+    module, parameters = members_of(layer)
+    ours = use_matrix_products(module, "triton").to(HALF)
+    x = torch.zeros(2, 0, layer.in_channels, *size, device=DEVICE, dtype=HALF, requires_grad=True)
+    out, dx, *gradients = results(ours, in_half(parameters), x)
+    assert out.shape[1] == dx.shape[1] == 0
+    assert all((gradient == 0).all() for gradient in gradients)
 
 
 def test_the_last_layer_computes_both_gradients_in_one_pass(tiles, monkeypatch):
@@ -208,9 +220,9 @@ def test_small_cards_keep_the_kernels_that_need_less_memory(tiles, monkeypatch):
     choice = importlib.import_module("unbraid.networks.conv_choice")
     monkeypatch.setattr(choice.kernels, "runs_kernels", lambda *_: True)
     grad, x = torch.zeros(2, 1, 8, 8), torch.zeros(2, 16, 4, 4)
-    assert choice.computes_both(grad, x, 4, 2, 1, torch.float16)
-    monkeypatch.setattr(choice, "_has_room", lambda device: False)
-    assert not choice.computes_both(grad, x, 4, 2, 1, torch.float16)
+    assert choice.computes_both_gradients(grad, x, 4, 2, 1, torch.float16)
+    monkeypatch.setattr(choice, "_has_enough_shared_memory", lambda device: False)
+    assert not choice.computes_both_gradients(grad, x, 4, 2, 1, torch.float16)
 
 
 def test_numbers_that_are_larger_than_their_products_take_too_much_memory(tiles, always, monkeypatch):
@@ -240,6 +252,8 @@ FULL_SIZE = {
     "last layer but two": (nn.ConvTranspose2d(64, 32, 4, 2, 1), 8),
     "last layer but one": (nn.ConvTranspose2d(32, 32, 4, 2, 1), 16),
     "last layer": (nn.ConvTranspose2d(32, 1, 4, 2, 1), 32),
+    "last layer, wide": (nn.ConvTranspose2d(64, 1, 4, 2, 1), 32),
+    "last layer, colours": (nn.ConvTranspose2d(32, 3, 4, 2, 1), 32),
 }
 
 

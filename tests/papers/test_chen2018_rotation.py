@@ -46,6 +46,16 @@ def test_the_higgins_score_of_two_rotated_planes_follows_its_closed_form(spread,
     assert np.mean(accuracies[1::2]) == pytest.approx(wide * narrow, abs=0.05)
 
 
+@pytest.mark.parametrize("spread", [1, 1.25, 1.5, 3])
+def test_the_higgins_score_of_one_rotated_plane_follows_its_closed_form(spread):
+    """The wide and the narrow factor of the plane are confused where they are alike; the others are found."""
+    factors = np.indices((10, 10, 10, 10)).reshape(4, -1).T
+    code = (factors - factors.mean(0)) / factors.std(0) * [spread, 1, 1, 1]
+    score = betavae(rotate(code, [0, 1], 45), factors, train=2_000, test=2_000)
+    wide = NormalDist().cdf(np.sqrt(2 * 64) * (spread - 1) / (spread + 1))
+    assert score.value == pytest.approx((1 + wide) / 2, abs=0.03)
+
+
 def test_claims_are_judged_over_the_whole_design():
     """A choice of the design in which the Higgins score passes would let the claim hold."""
     claims = experiment["chen2018/table1"].facts.claims

@@ -29,12 +29,15 @@ def derive_scores(facts: Experiment, series: str, scores: Mapping[str, Score]) -
 
 
 def measure_all(
-    runs: Sequence[RunFolder], measures: Measures, device: torch.device
+    runs: Sequence[RunFolder], measures: Measures, device: torch.device, opened: Mapping[RunFolder, Run] | None = None
 ) -> dict[RunFolder, dict[str, Score]]:
-    """Return all scores by run, with those in `measures`: read those that are stored and measure the others."""
+    """Return all scores by run, with those in `measures`: read those that are stored and measure the others.
+
+    `opened` are runs that need not be loaded again.
+    """
     pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
     unique = [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]  # one metric may have many parts
-    opened: dict[RunFolder, Run] = {}  # each is loaded once
+    opened = dict(opened or {})  # each is loaded once
     for name, settings in unique:
         missing = [folder for folder in runs if find_score(_read_scores(folder), name, settings) is None]
         opened |= {folder: Run(folder, device=device) for folder in missing if folder not in opened}
@@ -54,13 +57,15 @@ def score_snapshots(
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of runs before the last fifth of training, by the runs' names."""
     snapshots = {name: folder.snapshot for name, folder in folders.items()}
-    opened = [Run(folder, device=device) for folder in snapshots.values()]  # `reproduce` loads their data once
+    opened = {folder: Run(folder, device=device) for folder in snapshots.values()}  # `reproduce` loads their data once
     staged = any(folder.config.parent is not None for folder in snapshots.values())
     metrics = [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]
-    unscored = [run.subject() for run in opened if find_missing_metrics(run.folder, metrics)]  # loads the model
+    unscored = [
+        run.subject() for run in opened.values() if find_missing_metrics(run.folder, metrics)
+    ]  # loads the model
     for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
         pass
-    scores = measure_all(list(snapshots.values()), measures, device)
+    scores = measure_all(list(snapshots.values()), measures, device, opened)
     return {name: scores[folder] | derive_scores(facts, series, scores[folder]) for name, folder in snapshots.items()}
 
 

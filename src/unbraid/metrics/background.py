@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from unbraid.errors import UnbraidError
+from unbraid.memory import is_out_of_memory
 from unbraid.metrics.base import Evaluation, Score, add_notes, evaluate, metric, prepare
 from unbraid.metrics.own_metrics import check_own_scores
 from unbraid.threads import blas_threads, set_python_threads, some_threads
@@ -46,13 +46,8 @@ class Schedule(NamedTuple):
     measure: Measure
 
 
-def schedule_metrics(evaluation: Evaluation, requests: Requests, background: bool | None = None) -> Schedule:
-    """Return the schedule of one model; see `schedule_together`."""
-    return _make_schedules([(evaluation, requests)], background)[0][0]
-
-
 @contextmanager
-def schedule_together(
+def schedule_metrics(
     asked: Sequence[tuple[Evaluation, Requests]], background: bool | None = None
 ) -> Iterator[list[Schedule]]:
     """Yield the schedules of several models, to be measured in this order.
@@ -60,7 +55,7 @@ def schedule_together(
     With `background`, metrics with `core_seconds` start at once in other processes and come last, the quickest first:
     the processes begin with the slowest of the first model, and a score that none of them has begun is measured here.
     The default is to do so if there are several scores, they take seconds, and torch has several threads or the data
-    are on a GPU. What is not begun at the end of the block is left undone.
+    are on a GPU. What is not done at the end of the block is left undone.
     """
     schedules, crew = _make_schedules(asked, background)
     try:
@@ -83,7 +78,8 @@ def _make_schedules(
     prepared = []
     for evaluation, requests in asked:
         slow = sorted((name for name in requests if seconds[name]), key=lambda name: -seconds[name])
-        made, notes = _prepare(evaluation, {name: requests[name] for name in slow if background})
+        made, notes, full = _prepare(evaluation, {name: requests[name] for name in slow if background})
+        background = background and not full
         prepared.append(({name: len(jobs) + place for place, name in enumerate(made)}, notes))
         jobs += made.values()
     crew = _Crew(jobs, max(1, spare)) if jobs and _can_fork() else None
@@ -113,17 +109,20 @@ def _can_fork() -> bool:
     return sys.platform == "linux" and in_main_thread and not multiprocessing.current_process().daemon
 
 
-def _prepare(evaluation: Evaluation, requests: Requests) -> tuple[dict[str, partial[Any]], dict[str, Any]]:
-    """Return the calls, on codes that are not on a GPU, that compute the metrics, and notes for their scores."""
+def _prepare(evaluation: Evaluation, requests: Requests) -> tuple[dict[str, partial[Any]], dict[str, Any], bool]:
+    """Return the calls, on codes that are not on a GPU, that compute the metrics, notes, and whether memory is full."""
     jobs, notes = {}, {}
     for name, settings in requests.items():
         try:
             job, notes[name] = prepare(evaluation, name, settings)
-        except UnbraidError:
-            continue  # raised again when the metric is measured
+        except Exception as error:  # raised again when the metric is measured
+            if is_out_of_memory(error):
+                evaluation.forget()
+                return jobs, notes, True
+            continue
         if isinstance(job, partial) and not job.args[0].codes.is_cuda:
             jobs[name] = job
-    return jobs, notes
+    return jobs, notes, False
 
 
 class _Crew:
@@ -131,6 +130,7 @@ class _Crew:
 
     def __init__(self, jobs: list[partial[Any]], threads: int) -> None:
         self.found: dict[int, tuple[Any, float] | None] = {}
+        self.own: set[int] = set()  # jobs that this process took
         self.pipes: dict[Connection, BaseProcess] = {}
         fork = multiprocessing.get_context("fork")
         try:
@@ -154,14 +154,19 @@ class _Crew:
 
     def collect(self, place: int) -> tuple[Any, float] | None:
         """Wait for the scores and the seconds of a job; None if it is left to this process."""
-        while place not in self.found and self.pipes and not self.take(place):
-            self._receive(None)
+        while place not in self.found and place not in self.own and self.pipes:
+            if self.take(place):
+                self.own.add(place)
+            else:
+                self._receive(None)
         return self.found.get(place)
 
     def dismiss(self) -> None:
-        """Take all jobs that are left, so that the processes end after the one that they are at."""
-        with self.taken.get_lock():
-            self.taken[:] = [1] * len(self.taken)
+        """End the processes, whatever they are at."""
+        for process in self.pipes.values():
+            process.terminate()
+        while self.pipes:
+            self._receive(None)
 
     def count_busy(self) -> int:
         """Return the number of processes that still have work."""
@@ -179,6 +184,7 @@ class _Crew:
     def _work(self, jobs: list[partial[Any]], threads: int, unused: Connection, pipe: Connection) -> None:
         """Compute jobs until none is left, or nobody listens."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which may have handlers of its own
         os.environ["UNBRAID_QUIET"] = "1"  # progress here would overwrite that of the first process
         gc.freeze()  # what the first process has on a GPU must not be freed here
         for inherited in (unused, *self.pipes):
@@ -192,4 +198,7 @@ class _Crew:
                     result = jobs[place](), time.perf_counter() - start
                 except Exception:
                     result = None  # the first process meets the error when it computes the job itself
-                pipe.send((place, result))
+                try:
+                    pipe.send((place, result))
+                except OSError:
+                    return

@@ -29,9 +29,9 @@ def launch_convolution(
     epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Run the kernel of `correlate`, or of `spread` if transposed."""
-    layer = Layer(weight.shape[-1], stride, padding, kernels.count_bytes(compute) if _has_room(x.device) else 0)
+    layer = _describe_layer(weight.shape[-1], stride, padding, compute, x.device)
     count, image, N = _count_images(x, compute), x.shape[2:], out.shape[-1]
-    if transposed and walks_lines(image, out.shape[2:], layer):
+    if transposed and walks_lines(image, out.shape[2:], layer, x.dtype.itemsize):
         launch_last_layer(x, weight, out, compute, epilogue)
     elif transposed and N * layer.kernel**2 <= kernels.MAX_NUMBERS_TO_FOLD:
         kernels.launch_folded_product(x, weight, out, stride, padding, compute, epilogue)
@@ -47,7 +47,7 @@ def launch_kernel_gradient(
     large: Tensor, gradient: Gradient, kernel: int, stride: int, padding: int, compute: torch.dtype
 ) -> Tensor:
     """Run the kernel of `kernel_gradient`; return sums (n, ky, kx, c), then the totals, [member, …]."""
-    layer = Layer(kernel, stride, padding, kernels.count_bytes(compute) if _has_room(large.device) else 0)
+    layer = _describe_layer(kernel, stride, padding, compute, large.device)
     small, totals = gradient
     if reads_windows(large.shape[2:], small.shape[-1], layer):
         return differentiate_windows(large, compute, gradient)
@@ -56,9 +56,11 @@ def launch_kernel_gradient(
     return kernels.launch_gradient(large, small, kernel, stride, padding, compute, totals)
 
 
-def computes_both(grad: Tensor, x: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype) -> bool:
+def computes_both_gradients(
+    grad: Tensor, x: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype
+) -> bool:
     """Return whether one pass computes both gradients of a transposed layer with an input x [(member,) batch, …]."""
-    layer = Layer(kernel, stride, padding, kernels.count_bytes(compute) if _has_room(grad.device) else 0)
+    layer = _describe_layer(kernel, stride, padding, compute, grad.device)
     C, H, W = grad.shape[-3:]
     return kernels.runs_kernels(x, compute) and reads_windows((H, W, C), x.shape[-3], layer)
 
@@ -68,8 +70,14 @@ def _count_images(x: Tensor, compute: torch.dtype) -> int:
     return 0 if x.dtype.itemsize > compute.itemsize else x.shape[0] * x.shape[1]
 
 
+def _describe_layer(kernel: int, stride: int, padding: int, compute: torch.dtype, device: torch.device) -> Layer:
+    """Return what the rules know of a layer; on a card with too little shared memory, none of them fits."""
+    size = kernels.count_bytes(compute) if _has_enough_shared_memory(device) else 0
+    return Layer(kernel, stride, padding, size)
+
+
 @cache
-def _has_room(device: torch.device) -> bool:
+def _has_enough_shared_memory(device: torch.device) -> bool:
     """Return whether a program on the device may take the shared memory of the kernels that walk down images."""
     if device.type != "cuda":
         return True

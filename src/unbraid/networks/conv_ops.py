@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unbraid.networks import conv_kernels as kernels
-from unbraid.networks.conv_choice import computes_both, launch_convolution, launch_kernel_gradient
+from unbraid.networks.conv_choice import computes_both_gradients, launch_convolution, launch_kernel_gradient
 from unbraid.networks.conv_kernels import Epilogue, channels_last
 from unbraid.networks.picture_kernels import Gradient, Product, differentiate_windows
 from unbraid.operators import Operator, join_member_axis
@@ -150,7 +150,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         sums_of = SUMS_OF_SMALL if not transposed else SUMS_OF_LARGE if covered else 0
     dx = dw = db = total = None
     once = transposed and needs[0] and needs[1] and not torch.is_grad_enabled()  # nothing is differentiated again
-    if once and computes_both(grad, x, kernel, stride, padding, compute):
+    if once and computes_both_gradients(grad, x, kernel, stride, padding, compute):
         how = (half_weight, stride, padding, sums_of, mask_input, compute)
         dx, flat = transposed_gradients(grad, x, weight, *how)
         dw, total = _split_gradient(flat, x.shape[-3], grad.shape[-3], kernel)

@@ -2,7 +2,7 @@
 
 They are the best of searches on an NVIDIA H200: of products by the sum of the times of one model and of 64 members, of
 weight gradients and of `spread` by the time of 64 members. They suit other cards of the same generation or newer, too.
-A tile of a product changes the speed, never the order of a sum; the kernel that a layer of 16 bits takes changes both.
+A tile of a product changes the speed, never the order of a sum. A rule that chooses another kernel changes both.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ class WalkTile(NamedTuple):
 
     def share(self, rows: int, members: int) -> tuple[int, int]:
         """Return how many programs share the rows of each member, and the tiles of one program."""
-        tiles = -(-rows // self.rows)
+        tiles = max(1, -(-rows // self.rows))  # of an empty batch, too
         each = -(-tiles // max(1, -(-self.programs // members)))
         return -(-tiles // each), each
 
@@ -158,11 +158,14 @@ def doubles_lines(images: int, image: Sequence[int], out: Sequence[int], layer: 
     return DOUBLES_LINES and layer.halves and fits and images * W >= MIN_ROWS_TO_WALK
 
 
-def walks_lines(image: Sequence[int], out: Sequence[int], layer: Layer) -> bool:
-    """Return whether `last_layer_kernel.py` spreads images [row, column, channel] to images of the size `out`."""
+def walks_lines(image: Sequence[int], out: Sequence[int], layer: Layer, stored: int) -> bool:
+    """Return whether `last_layer_kernel.py` spreads images [row, column, channel] to images of the size `out`.
+
+    `stored` are the bytes of a number of the images. Colours would need more shared memory, and were not timed.
+    """
     H, W, C = image
-    fits = W % GROUP == 0 and C in (8, 16, 32, 64) and C * layer.size <= 128
-    return WALKS_LINES and layer.halves and fits and tuple(out[:2]) == (2 * H, 2 * W) and out[2] <= 4
+    fits = W % GROUP == 0 and C in (8, 16, 32, 64) and C * max(layer.size, stored) <= 128
+    return WALKS_LINES and layer.halves and fits and tuple(out) == (2 * H, 2 * W, 1)
 
 
 def window_tile(product: bool, size: int) -> WalkTile:

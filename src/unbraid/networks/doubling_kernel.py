@@ -84,7 +84,7 @@ def launch_doubling(x: Tensor, weight: Tensor, out: Tensor, compute: torch.dtype
     members, batch, H, W, C = x.shape
     tile = doubling_tile()
     rows = batch * (W + 1)
-    blocks = -(-rows // tile.rows)
+    blocks = max(1, -(-rows // tile.rows))  # of an empty batch, too
     strip = -(-(H + 1) // max(1, -(-tile.programs // (blocks * members))))
     biased, relu, masked = epilogue.flags
     weight = weight.to(compute)

@@ -132,7 +132,7 @@ def _halve_gradient(
     tl.store(sums + (column // 2 * (16 * C) + column % 2 * (8 * C))[None, :] + k[:, None], total)
     if TOTALS == 1:
         tl.store(sums + 16 * C * N + n, tl.sum(of_small, 0))
-    if TOTALS == 2:  # all columns are equal; for ky = 1 and 2, only lines outside of the image are too many, zeros
+    if TOTALS == 2:  # all columns are equal; rows ky = 1 and 2 of a kernel meet every line of the image once
         each = tl.max(of_windows, 1)
         r = k // (4 * C)
         tl.store(sums + 16 * C * N + k, tl.where(r == 1, each, 0.0))

@@ -97,7 +97,7 @@ def launch_last_layer(x: Tensor, weight: Tensor, out: Tensor, compute: torch.dty
     N = out.shape[-1]
     tile = last_layer_tile()
     rows = batch * W // GROUP
-    blocks = -(-rows // tile.rows)
+    blocks = max(1, -(-rows // tile.rows))  # of an empty batch, too
     strip = -(-(H + 1) // max(1, tile.programs // (blocks * members)))
     biased, relu, masked = epilogue.flags
     weight = weight.to(compute)

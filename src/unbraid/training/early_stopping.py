@@ -87,7 +87,7 @@ class HeldOutWatch:
             return
         if int(tensors.get("watch_loss_kind", 1)) != LOSS_KIND:
             report(
-                "The checkpoint is of another version, which measured the held-out loss differently; "
+                "The checkpoint is of another version, which may have measured the held-out loss differently; "
                 "early stopping compares losses from this step on."
             )
             return
