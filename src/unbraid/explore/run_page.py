@@ -40,7 +40,7 @@ AUTO = "auto"
 
 
 class ExploredRun(NamedTuple):
-    """What a page shows of a run; `settings` are those that differ from the other runs of the page."""
+    """A run as a page shows it; `settings` are those that differ from the other runs of the page."""
 
     name: str
     config: Config

@@ -119,7 +119,7 @@ class WalkTile(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What the rules below know of a layer."""
+    """A layer, as far as the rules below ask."""
 
     kernel: int
     stride: int
