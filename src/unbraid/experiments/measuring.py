@@ -60,9 +60,8 @@ def score_snapshots(
     opened = {folder: Run(folder, device=device) for folder in snapshots.values()}  # `reproduce` loads their data once
     staged = any(folder.config.parent is not None for folder in snapshots.values())
     metrics = [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]
-    unscored = [
-        run.subject() for run in opened.values() if find_missing_metrics(run.folder, metrics)
-    ]  # loads the model
+    missing = [run for run in opened.values() if find_missing_metrics(run.folder, metrics)]
+    unscored = [run.subject() for run in missing]  # loads their models
     for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
         pass
     scores = measure_all(list(snapshots.values()), measures, device, opened)

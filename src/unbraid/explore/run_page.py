@@ -46,7 +46,7 @@ class ExploredRun(NamedTuple):
     config: Config
     evaluation: Evaluation
     scores: Sequence[Score]
-    settings: Mapping[str, Any] = {}
+    settings: Mapping[str, Any]
 
 
 def write_run_page(path: Path, run: ExploredRun, weights: Precision = AUTO, max_kb: int = MAX_KB) -> Path:

@@ -1,4 +1,4 @@
-"""Tiles of the convolution kernels, fixed by shape, so that no process has to search.
+"""Tiles of the convolution kernels, and rules that choose a kernel, fixed by shape, so that no process has to search.
 
 They are the best of searches on an NVIDIA H200: of products by the sum of the times of one model and of 64 members, of
 weight gradients and of `spread` by the time of 64 members. They suit other cards of the same generation or newer, too.
