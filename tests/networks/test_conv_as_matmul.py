@@ -258,13 +258,13 @@ def test_operators_are_registered_as_torch_wants(kernels):
     x = torch.randn(1, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
     weight = torch.randn(4, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
     transposed, bias = torch.randn(3, 4, 4, 4, requires_grad=True), torch.randn(4, requires_grad=True)
-    how = (False, False, False, torch.float32, torch.float32)
+    how = (False, False, False, False, torch.float32, torch.float32)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(
-        kernels.convolve.call, (x, weight, bias, None, None, False, 2, 1, 2, 2, *how), test_utils=tests
+        kernels.convolve.call, (x, weight, bias, None, None, None, False, 2, 1, 2, 2, *how), test_utils=tests
     )
     torch.library.opcheck(
-        kernels.convolve.call, (x, transposed, None, None, None, True, 2, 1, 8, 8, *how), test_utils=tests
+        kernels.convolve.call, (x, transposed, None, None, None, None, True, 2, 1, 8, 8, *how), test_utils=tests
     )
     torch.library.opcheck(
         kernels.kernel_gradient.call, (x, torch.randn(1, 4, 2, 2), 4, 2, 1, 1, torch.float32), test_utils=tests

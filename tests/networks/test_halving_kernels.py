@@ -208,7 +208,7 @@ def test_some_lines_of_an_image_are_doubled_by_each_program(tiles, always, monke
     x, mask = torch.randn(1, 3, 16, 4, 4), torch.randn(1, 3, 32, 8, 8)
     weight = torch.randn(1, 16, 32, 4, 4)
     out = torch.full((1, 3, 8, 8, 32), torch.nan).to(DEVICE, HALF)
-    kernels = importlib.import_module("unbraid.networks.conv_kernels")
+    kernels = importlib.import_module("unbraid.networks.epilogue")
     last = [kernels.channels_last(t.to(DEVICE, HALF)) for t in (x, mask)]
     epilogue = kernels.Epilogue(None, False, last[1].permute(0, 1, 4, 2, 3))
     module.launch_doubling(last[0], weight.to(DEVICE, HALF), out, HALF, epilogue)

@@ -23,11 +23,11 @@ from unbraid.networks import (
     last_layer_kernel,
     picture_kernels,
 )
-from unbraid.networks.conv_kernels import Epilogue
+from unbraid.networks.epilogue import Epilogue, pack
 from unbraid.networks.picture_kernels import Gradient, Product
 
 HOPPER = GPUTarget("cuda", 90, 32)
-TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
+TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 BF16, F32 = torch.bfloat16, torch.float32
 
 
@@ -80,6 +80,10 @@ def launch_layer(large: int, small: int, side: int, stored: torch.dtype, compute
             kept = out.movedim(-1, 2) if mask else None
             own = None if mask else bias[:, : out.shape[-1]].contiguous()
             conv_choice.launch_convolution(transposed, x, weight, out, 2, 1, compute, Epilogue(own, not mask, kept))
+            if out.shape[-1] % 32 == 0:
+                bits = pack(out.movedim(-1, 2))
+                epilogue = Epilogue(own, not mask, bits if mask else None, None if mask else bits)
+                conv_choice.launch_convolution(transposed, x, weight, out, 2, 1, compute, epilogue)
     for totals in (1, 2):
         conv_choice.launch_kernel_gradient(wide, Gradient(narrow, totals), 4, 2, 1, compute)
     if large == 1 and small <= 32:  # as `computes_both_gradients` says
@@ -96,6 +100,8 @@ def main() -> None:
             for kernel, arguments, constants in noted:
                 facts = f"{large} and {small} channels, {stored} as {compute}, masked {constants.get('MASKED')}"
                 totals = f", totals {constants['TOTALS']}" if "TOTALS" in constants else ""
+                if any(isinstance(given, Tensor) and given.dtype == torch.int32 for given in arguments):
+                    totals += ", bits"
                 found[f"{kernel.__name__}: {facts}{totals}"] = compile_launch(kernel, arguments, dict(constants))
     print(json.dumps(found, indent=1))
 

@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unbraid.networks.conv_tiles import stores_relu_bits
+
 Kernels = Literal["triton", "matmul", "cpu"]
 Pair = tuple[int, int]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -59,7 +61,7 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
         elif type(layer) is nn.ConvTranspose2d and _is_plain(layer):
             layer.__class__ = ProductConvTranspose2d
         if isinstance(layer, ProductLayer):
-            layer.kernels = kernels
+            layer.kernels, layer.given = kernels, None
             layer.register_buffer("half_weight", None, persistent=False)
     if kernels != "matmul":
         _fuse_relus(module)
@@ -109,6 +111,7 @@ class ProductLayer(nn.modules.conv._ConvNd):
     relu: bool = False  # the layer computes the ReLU after it
     masks_input: bool = False  # its kernels differentiate the ReLU before it by masking the gradient of their input
     successor: tuple["ProductLayer", ...] = ()  # the layer after its ReLU; in a tuple, it is no submodule
+    given: tuple[Tensor, Tensor] | None  # the output of the layer before and its bits, until this layer runs
 
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
         """Return whether the library's kernels compute this layer for images of this size and type."""
@@ -133,9 +136,21 @@ class ProductLayer(nn.modules.conv._ConvNd):
     def _run_kernels(self, x: Tensor, size: Pair, dtype: torch.dtype, out: torch.dtype) -> Tensor:
         """Return the layer's output of this size, computed in `dtype` and stored as `out`."""
         premasked = any(layer.runs_kernels(size, dtype, x.is_cuda) for layer in self.successor)
+        # A layer that draws grey pictures reads its input anyway, for both gradients at once.
+        masks = premasked and torch.is_grad_enabled() and self.successor[0].out_channels > 1
+        store_bits = masks and stores_relu_bits(self.out_channels)
         shape = (self.transposed, _pair(self.stride)[0], _pair(self.padding)[0], *size)
-        settings = (self.relu, premasked, self.masks_input, dtype, out)
-        return torch.ops.unbraid.convolve(x, self.weight, self.bias, None, self.half_weight, *shape, *settings)
+        settings = (self.relu, premasked, self.masks_input, store_bits, dtype, out)
+        weights, x_bits = (self.weight, self.bias, None, self.half_weight), self._take_bits(x)
+        result, bits = torch.ops.unbraid.convolve(x, *weights, x_bits, *shape, *settings)
+        if store_bits:
+            self.successor[0].given = (result, bits)
+        return result
+
+    def _take_bits(self, x: Tensor) -> Tensor | None:
+        """Return the bits of x from the layer before, if that made x, and keep neither."""
+        given, self.given = self.given, None
+        return given[1] if given is not None and given[0] is x else None
 
     def _activate(self, out: Tensor) -> Tensor:
         if not self.relu:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from unbraid.networks import conv_kernels as kernels
-from unbraid.networks.conv_kernels import Epilogue
 from unbraid.networks.conv_tiles import (
     MIN_SHARED_MEMORY,
     Layer,
@@ -19,6 +18,7 @@ from unbraid.networks.conv_tiles import (
     walks_lines,
 )
 from unbraid.networks.doubling_kernel import launch_doubling
+from unbraid.networks.epilogue import Epilogue
 from unbraid.networks.halving_kernels import launch_halving, launch_halving_gradient
 from unbraid.networks.last_layer_kernel import launch_last_layer
 from unbraid.networks.picture_kernels import Gradient, differentiate_windows

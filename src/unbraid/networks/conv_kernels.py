@@ -33,6 +33,7 @@ from torch import Tensor
 
 from unbraid.kernels import INTERPRETED, launch
 from unbraid.networks.conv_tiles import gradient_tile, product_tile
+from unbraid.networks.epilogue import Epilogue, keep_signed, pack_signs
 
 MAX_NUMBERS_TO_FOLD = 64
 """With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
@@ -43,10 +44,27 @@ PART = tl.bfloat16
 TRITON_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
+@triton.jit
+@no_type_check
+def _locate(image, u, v, number, known, SHAPE: tl.constexpr, N: tl.constexpr, CELL: tl.constexpr):
+    """Return where the numbers of positions are in images of N channels, [position, number], and which exist."""
+    OUT_H, OUT_W, STRIDE, PADDING, TRANSPOSED = SHAPE
+    n, rx, ry = number % N, number // N % CELL, number // (N * CELL)
+    if TRANSPOSED:
+        y = (u * STRIDE - PADDING)[:, None] + ry[None, :]
+        z = (v * STRIDE - PADDING)[:, None] + rx[None, :]
+        inside = (y >= 0) & (y < OUT_H) & (z >= 0) & (z < OUT_W)
+    else:
+        y, z = u[:, None], v[:, None]
+        inside = (u < OUT_H)[:, None]
+    place = (image * (OUT_H * OUT_W * N))[:, None] + ((y * OUT_W + z) * N + n[None, :])
+    return place, known[:, None] & (number < CELL * CELL * N)[None, :] & inside
+
+
 @triton.jit(do_not_specialize=["rows", "biased", "relu", "masked"])
 @no_type_check
 def _product(
-    x, weight, bias, mask, out, rows, biased, relu, masked, of_member, of_n, of_tap, of_c,
+    x, weight, bias, mask, out, bits, rows, biased, relu, masked, of_member, of_n, of_tap, of_c,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
     OUT_H: tl.constexpr, OUT_W: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     TRANSPOSED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
@@ -55,7 +73,8 @@ def _product(
     """Compute one tile [BLOCK_M positions, BLOCK_N numbers] of `correlate`, or of `spread` if TRANSPOSED.
 
     `rows` counts the positions (batch, u, v), U by V in an image: pixels of `correlate`, cells of `spread`. A pixel of
-    `correlate` has N numbers, a cell of `spread` STRIDE * STRIDE * N. `of_…` are the strides of the weight.
+    `correlate` has N numbers, a cell of `spread` STRIDE * STRIDE * N. `of_…` are the strides of the weight. A mask of
+    int32 has bits; those of the output are stored if `bits` is of int32 (see `epilogue.py`).
     """
     CELL: tl.constexpr = STRIDE if TRANSPOSED else 1  # pixels along a side of a position
     NUMBERS: tl.constexpr = CELL * CELL * N
@@ -71,7 +90,9 @@ def _product(
     images = rows // (U * V)
     x += member * images * (H * W * C)
     weight += member * of_member
-    out += member * images * (OUT_H * OUT_W * N)
+    MASK_BITS: tl.constexpr = mask.dtype.element_ty == tl.int32
+    STORES_BITS: tl.constexpr = bits.dtype.element_ty == tl.int32
+    WORDS: tl.constexpr = BLOCK_N // 32
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     image = (row // (U * V)).to(tl.int64)  # 32 bits suffice inside an image, but not across large batches
@@ -79,13 +100,8 @@ def _product(
     if TRANSPOSED:
         u, v = u + PADDING // STRIDE, v + PADDING // STRIDE  # the first cell with a pixel in the image has that number
         first_y, first_x = u - (TAPS - 1), v - (TAPS - 1)
-        y = (u * STRIDE - PADDING)[:, None] + ry[None, :]
-        z = (v * STRIDE - PADDING)[:, None] + rx[None, :]
-        inside_out = (y >= 0) & (y < OUT_H) & (z >= 0) & (z < OUT_W)
     else:
         first_y, first_x = u * STRIDE - PADDING, v * STRIDE - PADDING
-        y, z = u[:, None], v[:, None]
-        inside_out = (u < OUT_H)[:, None]
     start = first_x * C
     pictures = x + image * (H * W * C)
 
@@ -110,16 +126,26 @@ def _product(
         matrix = tl.load(weight + (n * of_n)[None, :] + entry, mask=known, other=0.0)
         total = tl.dot(column.to(COMPUTE), matrix, total, input_precision=PRECISION)
 
-    known_number = number < NUMBERS
-    total += tl.load(bias + member * N + n, mask=known_number & (biased != 0), other=0.0).to(tl.float32)[None, :]
+    added = tl.load(bias + member * N + n, mask=(number < NUMBERS) & (biased != 0), other=0.0)
+    total += added.to(tl.float32)[None, :]
     if relu != 0:
         total = tl.maximum(total, 0.0)
-    place_out = (image * (OUT_H * OUT_W * N))[:, None] + ((y * OUT_W + z) * N + n[None, :])
-    wanted = (row < rows)[:, None] & known_number[None, :] & inside_out
+    image += member * images
+    shape: tl.constexpr = (OUT_H, OUT_W, STRIDE, PADDING, TRANSPOSED)
+    place_out, wanted = _locate(image, u, v, number, row < rows, shape, N, CELL)
+    if MASK_BITS or STORES_BITS:
+        word = tl.program_id(0) % TILES_N * WORDS + tl.arange(0, WORDS)
+        place_of_word, has_word = _locate(image, u, v, word, row < rows, shape, N // 32, CELL)
     if masked != 0:
-        kept = tl.load(mask + member * images * (OUT_H * OUT_W * N) + place_out, mask=wanted, other=0.0)
-        total = tl.where(kept > 0, total, 0.0)
-    tl.store(out + place_out, total.to(out.dtype.element_ty), mask=wanted)
+        if MASK_BITS:
+            words = tl.load(mask + place_of_word, mask=has_word, other=0)
+            total = keep_signed(total, words, BLOCK_M, WORDS)
+        else:
+            total = tl.where(tl.load(mask + place_out, mask=wanted, other=0.0) > 0, total, 0.0)
+    stored = total.to(out.dtype.element_ty)
+    tl.store(out + place_out, stored, mask=wanted)
+    if STORES_BITS:
+        tl.store(bits + place_of_word, pack_signs(stored, BLOCK_M, WORDS), mask=has_word)
 
 
 @triton.jit
@@ -268,24 +294,6 @@ def _fold(
     tl.store(out + member * pixels + place, total.to(out.dtype.element_ty), mask=place < pixels)
 
 
-class Epilogue:
-    """Operations of a layer on its sums before it stores them."""
-
-    def __init__(self, bias: Tensor | None, relu: bool, mask: Tensor | None) -> None:
-        self.bias = None if bias is None else _stacked(bias, 2).contiguous()
-        self.mask = None if mask is None else channels_last(mask)
-        self.relu = relu
-
-    def pointers(self, otherwise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return bias and mask; `otherwise` replaces a missing one, which the kernel does not read."""
-        return otherwise if self.bias is None else self.bias, otherwise if self.mask is None else self.mask
-
-    @property
-    def flags(self) -> tuple[int, int, int]:
-        """1 or 0 for bias, ReLU and mask."""
-        return int(self.bias is not None), int(self.relu), int(self.mask is not None)
-
-
 def launch_product(
     transposed: bool, x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, compute: torch.dtype,
     epilogue: Epilogue,
@@ -305,13 +313,13 @@ def launch_product(
     parts = -(-cell * cell * N // tile.block_n)
     launch(
         _product, (-(-batch * U * V // tile.block_m) * parts, members),
-        x, weight, *epilogue.pointers(weight), out, batch * U * V, *epilogue.flags,
+        x, weight, *epilogue.pointers(weight), out, epilogue.target(out), batch * U * V, *epilogue.flags,
         weight.stride(0), of_n, weight.stride(4), of_c,
         H=H, W=W, C=C, N=N, U=U, V=V, OUT_H=out.shape[2], OUT_W=out.shape[3],
         KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
         COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
-        writes=(out,),
+        writes=(out, epilogue.target(out)),
     )  # fmt: skip
 
 
@@ -383,15 +391,6 @@ def count_bytes(compute: torch.dtype) -> int:
 def runs_kernels(x: Tensor, compute: torch.dtype) -> bool:
     """Return whether the kernels compute this, or torch. Triton's interpreter cannot multiply bfloat16."""
     return x.is_cuda or (INTERPRETED and torch.bfloat16 not in (x.dtype, compute))
-
-
-def _stacked(x: Tensor, rank: int) -> Tensor:
-    return x if x.ndim == rank else x[None]
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """Return images as [member, batch, row, column, channel], contiguous; a view if they are channels last."""
-    return _stacked(x, 5).permute(0, 1, 3, 4, 2).contiguous()
 
 
 def new_images(like: Tensor, rows: int, columns: int, channels: int, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unbraid.networks import conv_kernels as kernels
 from unbraid.networks.conv_choice import computes_both_gradients, launch_convolution, launch_kernel_gradient
-from unbraid.networks.conv_kernels import Epilogue, channels_last
+from unbraid.networks.epilogue import BITS, Epilogue, channels_last, pack, unpack
 from unbraid.networks.picture_kernels import Gradient, Product, differentiate_windows
 from unbraid.operators import Operator, join_member_axis
 
@@ -18,21 +18,24 @@ SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
 
 @Operator
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, half_weight: Tensor | None, transposed: bool,
-    stride: int, padding: int, rows: int, columns: int, relu: bool, premasked: bool, mask_input: bool,
-    compute: torch.dtype, out: torch.dtype,
-) -> Tensor:  # fmt: skip
+    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, half_weight: Tensor | None,
+    x_bits: Tensor | None, transposed: bool, stride: int, padding: int, rows: int, columns: int, relu: bool,
+    premasked: bool, mask_input: bool, store_bits: bool, compute: torch.dtype, out: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Convolve [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]; `transposed` means `spread`.
 
     `premasked`: the incoming gradient is masked by this layer's ReLU already. `mask_input`: this layer masks the
     gradient of x by x > 0. `half_weight` is the weight in bfloat16; without it, a product in bfloat16 casts the weight.
+    The second result are the bits of the output (see `epilogue.py`), of no channels unless `store_bits`. A mask may be
+    such bits; `x_bits` are those of x, if they exist.
     """
-    result = _allocate_images(x, weight, bias, mask, half_weight, transposed, stride, padding, rows, columns, out)
+    size = (transposed, stride, padding, rows, columns, relu, premasked, mask_input, store_bits, compute, out)
+    result, bits = _allocate_images(x, weight, bias, mask, half_weight, x_bits, *size)
     weights, kernel = _stacked(_in_type(compute, weight, half_weight)), weight.shape[-1]
     if kernels.runs_kernels(x, compute):
-        how = (stride, padding, compute, Epilogue(bias, relu, mask))
+        how = (stride, padding, compute, Epilogue(bias, relu, mask, bits if store_bits else None))
         launch_convolution(transposed, channels_last(x), weights, channels_last(result), *how)
-        return result
+        return result, bits
     settings: list[Any] = [None, stride, padding]
     if transposed:  # the output's padding
         sides = zip((rows, columns), x.shape[-2:], strict=True)
@@ -43,15 +46,19 @@ def convolve(
         result += bias[..., None, :, None, None].to(result.dtype)
     if relu:
         result.clamp_(min=0)
-    return result if mask is None else result.mul_(mask > 0)
+    if mask is not None:
+        result.mul_(unpack(mask) if mask.dtype == torch.int32 else mask > 0)
+    return result, bits.copy_(pack(result)) if store_bits else bits
 
 
 @convolve.register_fake
 def _allocate_images(
-    x: Tensor, weight: Tensor, bias: Any, mask: Any, half_weight: Any, transposed: bool, stride: int, padding: int,
-    rows: int, columns: int, *settings: Any,
-) -> Tensor:  # fmt: skip
-    return kernels.new_images(x, rows, columns, weight.shape[-3 if transposed else -4], dtype=settings[-1])
+    x: Tensor, weight: Tensor, bias: Any, mask: Any, half_weight: Any, x_bits: Any, transposed: bool, stride: int,
+    padding: int, rows: int, columns: int, *settings: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    N, store_bits = weight.shape[-3 if transposed else -4], settings[3]
+    bits = kernels.new_images(x, rows, columns, N // BITS if store_bits else 0, dtype=torch.int32)
+    return kernels.new_images(x, rows, columns, N, dtype=settings[-1]), bits
 
 
 @Operator
@@ -132,15 +139,18 @@ def _in_type(dtype: torch.dtype, weight: Tensor, half_weight: Tensor | None) -> 
     return weight if half_weight is None or half_weight.dtype != dtype else half_weight
 
 
-def _save_convolution(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, mask, half_weight, *ctx.settings = inputs
+def _save_convolution(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _, mask, half_weight, x_bits, *ctx.settings = inputs
     relu, premasked = ctx.settings[5:7]
-    ctx.save_for_backward(x, weight, half_weight, mask, output if relu and not premasked else None)
+    ctx.set_materialize_grads(False)  # bits have no gradient, and shall not get zeros
+    ctx.save_for_backward(x, weight, half_weight, x_bits, mask, output[0] if relu and not premasked else None)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, half_weight, *masks = ctx.saved_tensors
-    (transposed, stride, padding), (mask_input, compute) = ctx.settings[:3], ctx.settings[7:9]
+def _differentiate(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 17
+    x, weight, half_weight, x_bits, *masks = ctx.saved_tensors
+    (transposed, stride, padding), mask_input, compute = ctx.settings[:3], ctx.settings[7], ctx.settings[9]
     needs, kernel, sums_of = ctx.needs_input_grad, weight.shape[-1], 0
     for kept in masks:  # from the gradient of the output to that of the sums
         grad = grad if kept is None else grad * (kept > 0)
@@ -155,7 +165,8 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         dx, flat = transposed_gradients(grad, x, weight, *how)
         dw, total = _split_gradient(flat, x.shape[-3], grad.shape[-3], kernel)
     elif needs[0]:
-        mask = x if mask_input else None
+        again = torch.is_grad_enabled()  # bits are for gradients that are not differentiated again
+        mask = None if not mask_input else x if x_bits is None or again else x_bits
         dx = _convolve_back(grad, weight, x, not transposed, stride, padding, compute, mask, half_weight)
     if needs[1] and dw is None:
         large, small = (grad, x) if transposed else (x, grad)
@@ -167,7 +178,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         db = total.unflatten(-1, (kernel, kernel, -1))[..., part, part, :].sum((-3, -2))
     elif needs[2]:
         db = grad.float().sum((-4, -2, -1))
-    return dx, None if dw is None else dw.to(weight.dtype), db, *[None] * 12
+    return dx, None if dw is None else dw.to(weight.dtype), db, *[None] * 14
 
 
 def _convolve_back(
@@ -175,8 +186,8 @@ def _convolve_back(
     mask: Tensor | None = None, half_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the convolution of a gradient, with the size and type of `like`, without bias or ReLU."""
-    shape, off = (transposed, stride, padding, *like.shape[-2:]), (False, False, False)
-    return convolve(grad, weight, None, mask, half_weight, *shape, *off, compute, like.dtype)
+    shape, off = (transposed, stride, padding, *like.shape[-2:]), (False, False, False, False)
+    return convolve(grad, weight, None, mask, half_weight, None, *shape, *off, compute, like.dtype)[0]
 
 
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

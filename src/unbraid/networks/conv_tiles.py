@@ -82,6 +82,9 @@ HALVES_LINES = True
 DOUBLES_LINES = True
 """False makes `conv_kernels.py` compute all layers that double an image to many channels."""
 
+STORES_RELU_BITS = True
+"""False makes the gradient of an input read all activations to know which are above 0, not one bit of each."""
+
 MIN_ROWS_TO_WALK = 128 * 64
 """Fewest images times columns of a layer that `halving_kernels.py` or `doubling_kernel.py` computes: 128 programs of 64
 rows. Few programs that walk down whole images would leave a card idle."""
@@ -168,6 +171,11 @@ def walks_lines(image: Sequence[int], out: Sequence[int], layer: Layer, stored: 
     return WALKS_LINES and layer.halves and fits and tuple(out) == (2 * H, 2 * W, 1)
 
 
+def stores_relu_bits(N: int) -> bool:
+    """Return whether a layer with N channels and a ReLU stores which numbers are above 0, in words of 32 bits."""
+    return STORES_RELU_BITS and N % 32 == 0
+
+
 def window_tile(product: bool, size: int) -> WalkTile:
     """Return the tile for the gradient of a weight, or for that and a product in one pass, by the size of a number.
 
@@ -184,7 +192,7 @@ def last_layer_tile() -> WalkTile:
 
 
 def halving_tile(masked: bool) -> WalkTile:
-    """Return the tile of a layer that halves an image; a mask needs registers, so fewer copies are under way."""
+    """Return the tile of a layer that halves an image; activations as a mask need registers that copies lack then."""
     return WalkTile(programs=256, stages=2) if masked else WalkTile(programs=128, stages=4)
 
 

@@ -19,8 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from unbraid.kernels import launch
-from unbraid.networks.conv_kernels import TRITON_TYPES, Epilogue, add_product_of_rows, add_sums_of_rows, parts_of
+from unbraid.networks.conv_kernels import TRITON_TYPES, add_product_of_rows, add_sums_of_rows, parts_of
 from unbraid.networks.conv_tiles import halving_gradient_tile, halving_tile
+from unbraid.networks.epilogue import Epilogue, keep_signed, pack_signs
 
 
 @triton.jit
@@ -46,7 +47,7 @@ def _read_windows(x, image, v, known, i, k, H: tl.constexpr, W: tl.constexpr, C:
 @triton.jit(do_not_specialize=["rows", "blocks"])
 @no_type_check
 def _halve(
-    x, weight, bias, mask, out, rows, blocks, of_member, of_n, of_tap, of_c,
+    x, weight, bias, mask, out, bits, rows, blocks, of_member, of_n, of_tap, of_c,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, BIASED: tl.constexpr, RELU: tl.constexpr,
     MASKED: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
@@ -61,8 +62,12 @@ def _halve(
     if BIASED:
         added = tl.load(bias + member * N + n).to(tl.float32)
     waiting = tl.full((BLOCK_M, N), 0.0, tl.float32)
+    MASK_BITS: tl.constexpr = mask.dtype.element_ty == tl.int32
+    STORES_BITS: tl.constexpr = bits.dtype.element_ty == tl.int32
+    WORDS: tl.constexpr = N // 32
+    READ: tl.constexpr = WORDS if MASK_BITS else N  # numbers of the mask at one position
     if MASKED:
-        ahead = tl.full((BLOCK_M, N), 0.0, mask.dtype.element_ty)  # an image's first step completes no line
+        ahead = tl.full((BLOCK_M, READ), 0, mask.dtype.element_ty)  # an image's first step completes no line
     first = tl.program_id(0) * blocks
     last = tl.minimum(first + blocks, (rows + BLOCK_M - 1) // BLOCK_M)
     for step in range(first * STEPS, last * STEPS):
@@ -71,20 +76,27 @@ def _halve(
         image = member * (rows // V) + row // V
         known = (row < rows)[:, None]
         window = _read_windows(x, image, row % V, known, i, k, H, W, C).to(COMPUTE)
-        place = ((image * (U * V) + row % V)[:, None] + (i - 1) * V) * N + n[None, :]
+        position = (image * (U * V) + row % V)[:, None] + (i - 1) * V
         wanted = known & (i > 0)
         if MASKED:  # read a step ahead, since nothing else hides how long it takes
-            kept = ahead > 0
-            ahead = tl.load(mask + place + V * N, mask=known & (i < U), other=0.0)
+            kept = ahead
+            place = (position + V) * READ + tl.arange(0, READ)[None, :]
+            ahead = tl.load(mask + place, mask=known & (i < U), other=0)
         begun, completed = tl.split(tl.reshape(tl.dot(window, matrix), (BLOCK_M, N, 2)))
         made, waiting = waiting + completed, begun
         if BIASED:
             made += added[None, :]
         if RELU:
             made = tl.maximum(made, 0.0)
-        if MASKED:
-            made = tl.where(kept, made, 0.0)
-        tl.store(out + place, made.to(out.dtype.element_ty), mask=wanted)
+        if MASKED and MASK_BITS:
+            made = keep_signed(made, kept, BLOCK_M, WORDS)
+        elif MASKED:
+            made = tl.where(kept > 0, made, 0.0)
+        stored = made.to(out.dtype.element_ty)
+        tl.store(out + position * N + n[None, :], stored, mask=wanted)
+        if STORES_BITS:
+            place = position * WORDS + tl.arange(0, WORDS)[None, :]
+            tl.store(bits + place, pack_signs(stored, BLOCK_M, WORDS), mask=wanted)
 
 
 @triton.jit(do_not_specialize=["rows", "blocks", "members"])
@@ -143,17 +155,17 @@ def launch_halving(x: Tensor, weight: Tensor, out: Tensor, compute: torch.dtype,
     """Run `_halve` on x and out [member, batch, row, column, channel] and a weight [member, n, c, ky, kx]."""
     members, batch, H, W, C = x.shape
     biased, relu, masked = epilogue.flags
-    tile = halving_tile(bool(masked))
+    tile = halving_tile(epilogue.reads_activations)
     rows = batch * W // 2
     programs, each = tile.share(rows, members)
     weight = weight.to(compute)
     launch(
         _halve, (programs, members),
-        x, weight, *epilogue.pointers(out), out, rows, each,
+        x, weight, *epilogue.pointers(out), out, epilogue.target(out), rows, each,
         weight.stride(0), weight.stride(1), weight.stride(4), weight.stride(2),
         H=H, W=W, C=C, N=out.shape[-1], BIASED=biased, RELU=relu, MASKED=masked, COMPUTE=TRITON_TYPES[compute],
         BLOCK_M=tile.rows, **tile.launch,
-        writes=(out,),
+        writes=(out, epilogue.target(out)),
     )  # fmt: skip
 
 

@@ -21,8 +21,9 @@ import triton.language as tl
 from torch import Tensor
 
 from unbraid.kernels import launch
-from unbraid.networks.conv_kernels import TRITON_TYPES, Epilogue
+from unbraid.networks.conv_kernels import TRITON_TYPES
 from unbraid.networks.conv_tiles import GROUP, last_layer_tile, power_of_two
+from unbraid.networks.epilogue import Epilogue
 
 
 @triton.jit

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unbraid.networks.conv_kernels import channels_last, new_images
+from unbraid.networks.conv_kernels import new_images
+from unbraid.networks.epilogue import channels_last
 from unbraid.networks.norm_kernels import launch_backward, launch_normalise
 from unbraid.operators import Operator, join_member_axis
 
