@@ -21,6 +21,7 @@ from unbraid.networks import (
     doubling_kernel,
     halving_kernels,
     last_layer_kernel,
+    partial_sums,
     picture_kernels,
 )
 from unbraid.networks.epilogue import Epilogue, pack
@@ -56,7 +57,8 @@ def note_launches() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     def launch(kernel: Any, grid: Any, *arguments: Any, **constants: Any) -> None:
         noted.append((kernel, arguments, constants))
 
-    for module in (conv_kernels, doubling_kernel, halving_kernels, last_layer_kernel, picture_kernels):
+    others = (doubling_kernel, halving_kernels, last_layer_kernel, partial_sums, picture_kernels)
+    for module in (conv_kernels, *others):
         module.launch = launch
     conv_kernels._precision = lambda: "tf32"
     return noted

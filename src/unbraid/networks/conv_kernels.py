@@ -34,6 +34,7 @@ from torch import Tensor
 from unbraid.kernels import INTERPRETED, launch
 from unbraid.networks.conv_tiles import gradient_tile, product_tile
 from unbraid.networks.epilogue import Epilogue, keep_signed, pack_signs
+from unbraid.networks.partial_sums import add_parts
 
 MAX_NUMBERS_TO_FOLD = 64
 """With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
@@ -366,7 +367,7 @@ def launch_gradient(
         BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
         writes=(sums,),
     )  # fmt: skip
-    return sums[0] if splits == 1 else sums.sum(0)
+    return add_parts(sums)
 
 
 def _count_cells(side: int, stride: int, padding: int) -> int:

@@ -85,6 +85,12 @@ DOUBLES_LINES = True
 STORES_RELU_BITS = True
 """False makes the gradient of an input read all activations to know which are above 0, not one bit of each."""
 
+ADDS_PARTS = True
+"""False makes torch add the partial sums of weight gradients."""
+
+MAX_PARTS_TO_ADD = 32
+"""Most partial sums of a number that `partial_sums.py` adds: a thread reads all of them at once."""
+
 MIN_ROWS_TO_WALK = 128 * 64
 """Fewest images times columns of a layer that `halving_kernels.py` or `doubling_kernel.py` computes: 128 programs of 64
 rows. Few programs that walk down whole images would leave a card idle."""
@@ -174,6 +180,16 @@ def walks_lines(image: Sequence[int], out: Sequence[int], layer: Layer, stored: 
 def stores_relu_bits(N: int) -> bool:
     """Return whether a layer with N channels and a ReLU stores which numbers are above 0, in words of 32 bits."""
     return STORES_RELU_BITS and N % 32 == 0
+
+
+def adds_parts(parts: int) -> bool:
+    """Return whether `partial_sums.py` adds this many partial sums of each number."""
+    return ADDS_PARTS and parts <= MAX_PARTS_TO_ADD
+
+
+def adding_tile() -> tuple[int, int]:
+    """Return the numbers that a program of `partial_sums.py` makes, and its warps."""
+    return 1024, 4
 
 
 def window_tile(product: bool, size: int) -> WalkTile:

@@ -22,6 +22,7 @@ from unbraid.kernels import launch
 from unbraid.networks.conv_kernels import TRITON_TYPES, add_product_of_rows, add_sums_of_rows, parts_of
 from unbraid.networks.conv_tiles import halving_gradient_tile, halving_tile
 from unbraid.networks.epilogue import Epilogue, keep_signed, pack_signs
+from unbraid.networks.partial_sums import add_parts
 
 
 @triton.jit
@@ -184,4 +185,4 @@ def launch_halving_gradient(x: Tensor, small: Tensor, compute: torch.dtype, tota
         BLOCK_M=tile.rows, **tile.launch,
         writes=(sums,),
     )  # fmt: skip
-    return sums[0] if programs == 1 else sums.sum(0)
+    return add_parts(sums)

@@ -27,6 +27,7 @@ from torch import Tensor
 from unbraid.kernels import launch
 from unbraid.networks.conv_kernels import TRITON_TYPES, add_product_of_rows, add_sums_of_rows, parts_of
 from unbraid.networks.conv_tiles import GROUP, HALVING, LEAD, SPAN, window_tile
+from unbraid.networks.partial_sums import add_parts
 
 
 @triton.jit
@@ -172,4 +173,4 @@ def differentiate_windows(
         GROUPED=GROUP, SPAN=SPAN, LEAD=LEAD, BLOCK_M=tile.rows, **tile.launch,
         writes=[sums] if product is None else [sums, out],
     )  # fmt: skip
-    return sums.sum((0, 2))
+    return add_parts(sums)
