@@ -23,6 +23,7 @@ from unbraid.networks import (
     last_layer_kernel,
     partial_sums,
     picture_kernels,
+    weight_layout,
 )
 from unbraid.networks.epilogue import Epilogue, pack
 from unbraid.networks.picture_kernels import Gradient, Product
@@ -57,7 +58,7 @@ def note_launches() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     def launch(kernel: Any, grid: Any, *arguments: Any, **constants: Any) -> None:
         noted.append((kernel, arguments, constants))
 
-    others = (doubling_kernel, halving_kernels, last_layer_kernel, partial_sums, picture_kernels)
+    others = (doubling_kernel, halving_kernels, last_layer_kernel, partial_sums, picture_kernels, weight_layout)
     for module in (conv_kernels, *others):
         module.launch = launch
     conv_kernels._precision = lambda: "tf32"

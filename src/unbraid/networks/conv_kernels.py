@@ -35,6 +35,7 @@ from unbraid.kernels import INTERPRETED, launch
 from unbraid.networks.conv_tiles import gradient_tile, product_tile
 from unbraid.networks.epilogue import Epilogue, keep_signed, pack_signs
 from unbraid.networks.partial_sums import add_parts
+from unbraid.networks.weight_layout import along_inputs
 
 MAX_NUMBERS_TO_FOLD = 64
 """With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
@@ -309,7 +310,7 @@ def launch_product(
     tile = product_tile(H, run, cell * cell * N, transposed, half)
     weight = weight.to(compute)  # a small copy is faster than a conversion in every program
     if transposed and not half:  # tensor cores read float32 only along the summed axis
-        weight = weight.movedim(1, -1).contiguous().movedim(-1, 1)
+        weight = along_inputs(weight)
     of_n, of_c = (weight.stride(2), weight.stride(1)) if transposed else (weight.stride(1), weight.stride(2))
     parts = -(-cell * cell * N // tile.block_n)
     launch(

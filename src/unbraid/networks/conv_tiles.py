@@ -91,6 +91,9 @@ ADDS_PARTS = True
 MAX_PARTS_TO_ADD = 32
 """Most partial sums of a number that `partial_sums.py` adds: a thread reads all of them at once."""
 
+TRANSPOSES_WEIGHTS = True
+"""False makes torch copy weights of `spread` in float32 to the layout that tensor cores read."""
+
 MIN_ROWS_TO_WALK = 128 * 64
 """Fewest images times columns of a layer that `halving_kernels.py` or `doubling_kernel.py` computes: 128 programs of 64
 rows. Few programs that walk down whole images would leave a card idle."""
@@ -190,6 +193,16 @@ def adds_parts(parts: int) -> bool:
 def adding_tile() -> tuple[int, int]:
     """Return the numbers that a program of `partial_sums.py` makes, and its warps."""
     return 1024, 4
+
+
+def transposes_weights() -> bool:
+    """Return whether `weight_layout.py` copies weights."""
+    return TRANSPOSES_WEIGHTS
+
+
+def transposing_tile() -> tuple[int, int]:
+    """Return the side of a tile of `weight_layout.py`, and the warps of its program."""
+    return 64, 4
 
 
 def window_tile(product: bool, size: int) -> WalkTile:
