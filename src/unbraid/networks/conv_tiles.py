@@ -192,7 +192,7 @@ def adds_parts(parts: int) -> bool:
 
 def adding_tile() -> tuple[int, int]:
     """Return the numbers that a program of `partial_sums.py` makes, and its warps."""
-    return 1024, 4
+    return 2048, 8
 
 
 def transposes_weights() -> bool:
