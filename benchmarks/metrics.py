@@ -288,11 +288,11 @@ def suite(folder: Path, rows: int, device: str, exact: bool) -> dict[str, Any]:
         if not asked:
             continue
         seconds, clock, begin, spent = {}, {}, time.perf_counter(), sum(os.times()[:4])
-        with schedule_metrics([(asked[0][0], {name: {} for _, name in asked})]) as ((order, measure),):
-            for name in order:
+        with schedule_metrics([(asked[0][0], {name: {} for _, name in asked})]) as (schedule,):
+            for name in schedule.order:
                 start, at = time.process_time(), time.perf_counter()
                 try:
-                    scores = measure(name)
+                    scores = schedule.measure(name)
                 except UsageError as error:
                     print(f"{name} is left out: {error}", file=sys.stderr)
                     continue

@@ -7,7 +7,8 @@ tried once more after the codes of all other models are dropped.
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from unbraid.errors import DataError, MissingExtraError, RunError, SettingError,
 from unbraid.latents import Space
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics.arrays import FACTOR_BINS, RealFactorError
-from unbraid.metrics.background import Schedule, schedule_metrics
+from unbraid.metrics.background import Requests, Schedule, schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.train_test_split import REPEATED
@@ -107,21 +108,89 @@ def score_subjects(
     """
     requested = assign_settings(names, settings or {})
     compares = any("peers" in metric[name].facts.needs for name in requested)
-    for part in _split_for_encoding(subjects):
-        check_not_stopped(stop)
+    plan = ScoringPlan(required, missing_only, stop, save)
+    for part in split_for_encoding(subjects):
         asked = []
         for subject in part:
             missing = find_missing_metrics(subject.folder, requested) if missing_only else requested
-            asked.append((subject.evaluation, {name: requested[name] for name in missing}))
-        _encode([evaluation for evaluation, own in asked if own])
-        with schedule_metrics(asked) as schedules:
-            for subject, (_, own), schedule in zip(part, asked, schedules, strict=True):
-                result = _score(subject, own, schedule, required, stop, [each.evaluation for each in part], save)
-                if missing_only:
-                    _record_skipped(subject.folder, result.skipped)
+            asked.append((subject, {name: requested[name] for name in missing}))
+        with plan.open(asked) as runs:
+            for run in runs:
+                run.measure(run.schedule.order)
                 if not compares and len(subjects) > 1:
-                    subject.evaluation.forget()
-                yield result
+                    run.subject.evaluation.forget()
+                yield run.finish()
+
+
+@dataclass(frozen=True)
+class ScoringPlan:
+    """How runs are scored; the arguments are those of `score_subjects`."""
+
+    required: Collection[str] = ()
+    missing_only: bool = False
+    stop: Stop | None = None
+    save: bool = True
+
+    @contextmanager
+    def open(
+        self, asked: Sequence[tuple[Subject, Requests]], background: bool | None = None
+    ) -> Iterator[list["RunScoring"]]:
+        """Encode runs together, start processes for what can be measured beside the rest, and yield a scoring of each.
+
+        A run may be asked for several times, with other settings. `background` is as in `schedule_metrics`.
+        """
+        check_not_stopped(self.stop)
+        encoded = list({id(subject): subject.evaluation for subject, own in asked if own}.values())
+        _encode(encoded)
+        with schedule_metrics([(subject.evaluation, own) for subject, own in asked], background) as schedules:
+            yield [
+                RunScoring(self, subject, own, schedule, encoded)
+                for (subject, own), schedule in zip(asked, schedules, strict=True)
+            ]
+
+
+@dataclass
+class RunScoring:
+    """The scoring of one run, which may be measured in steps."""
+
+    plan: ScoringPlan
+    subject: Subject
+    requested: Requests
+    schedule: Schedule
+    encoded: Sequence[Evaluation]
+    """All models whose codes are in memory."""
+    result: Result = field(default_factory=Result)
+
+    def measure(self, names: Sequence[str]) -> None:
+        """Measure some of the metrics, and store each score at once."""
+        run, done = self.subject.folder.path.name, len(self.result.scores) + len(self.result.skipped)
+        with name_slow_work(f"{run}: computing scores") as work:
+            for number, name in enumerate(names, start=done + 1):
+                check_not_stopped(self.plan.stop)
+                work.doing = f"{run}: computing {name} ({number} of {len(self.schedule.order)})"
+                self._measure_one(name)
+
+    def _measure_one(self, name: str) -> None:
+        try:
+            scores = _measure_within_memory(name, self.schedule.measure, self.encoded)
+        except (DataError, UsageError) as error:
+            told = _drop_followed_advice(error, self.requested)
+            if name in self.plan.required or (self.requested[name] and isinstance(error, SettingError)):
+                raise told from None
+            self.result.skipped[name] = told
+        except RunError as error:
+            self.result.failures.append(f"{self.subject.folder.path.name}: {error}")
+        else:
+            self.result.scores[name] = scores
+            for score in scores if self.plan.save else ():
+                self.subject.folder.append_line("scores", score.as_record())
+
+    def finish(self) -> Result:
+        """Return the result, in the order in which metrics were asked for; record what the run does not allow."""
+        if self.plan.missing_only:
+            _record_skipped(self.subject.folder, self.result.skipped)
+        made = self.result.scores
+        return replace(self.result, scores={name: made[name] for name in self.requested if name in made})
 
 
 def assign_settings(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -132,38 +201,6 @@ def assign_settings(names: Sequence[str], settings: Mapping[str, Any]) -> dict[s
         if key not in known:
             raise unknown("setting", key, known, of="these metrics")
     return {name: {key: settings[key] for key in settings if key in metric[name].settings} for name in expanded}
-
-
-def _score(
-    subject: Subject,
-    requested: Mapping[str, Mapping[str, Any]],
-    schedule: Schedule,
-    required: Collection[str],
-    stop: Stop | None,
-    encoded: Sequence[Evaluation],
-    save: bool,
-) -> Result:
-    result, scores = Result(), dict[str, list[Score]]()
-    order, measure = schedule
-    run = subject.folder.path.name
-    with name_slow_work(f"{run}: computing scores") as work:
-        for number, name in enumerate(order, start=1):
-            check_not_stopped(stop)
-            work.doing = f"{run}: computing {name} ({number} of {len(order)})"
-            try:
-                scores[name] = _measure_within_memory(name, measure, encoded)
-            except (DataError, UsageError) as error:
-                told = _drop_followed_advice(error, requested)
-                if name in required or (requested[name] and isinstance(error, SettingError)):
-                    raise told from None
-                result.skipped[name] = told
-            except RunError as error:
-                result.failures.append(f"{run}: {error}")
-            else:
-                for score in scores[name] if save else ():
-                    subject.folder.append_line("scores", score.as_record())
-    result.scores = {name: scores[name] for name in requested if name in scores}
-    return result
 
 
 def _drop_followed_advice(error: UnbraidError, requested: Mapping[str, Mapping[str, Any]]) -> UnbraidError:
@@ -191,7 +228,7 @@ def _measure_within_memory(name: str, measure: Any, encoded: Sequence[Evaluation
         raise RunError(message) from error
 
 
-def _split_for_encoding(subjects: Sequence[Subject]) -> list[list[Subject]]:
+def split_for_encoding(subjects: Sequence[Subject]) -> list[list[Subject]]:
     """Return subjects in parts that can be encoded as one stacked model: of one structure, on the same rows."""
     if len(subjects) < 2:
         return [list(subjects)] if subjects else []

@@ -44,6 +44,10 @@ def untimed(scores):
     return [replace(score, seconds=0.0) for score in scores]
 
 
+def measure_all(schedule):
+    return {name: untimed(schedule.measure(name)) for name in schedule.order}
+
+
 def in_turn():
     return {name: untimed(evaluate(evaluation(), [name], **own)) for name, own in ASKED.items()}
 
@@ -51,9 +55,9 @@ def in_turn():
 @forks
 @pytest.mark.parametrize("threads", [1, 3])
 def test_both_ways_give_the_same_scores_and_the_slowest_come_last(threads):
-    with some_threads(threads), schedule_metrics([(evaluation(), ASKED)], background=True) as ((order, measure),):
-        assert order == ["irs/quantile", *ASIDE]
-        assert {name: untimed(measure(name)) for name in order} == in_turn()
+    with some_threads(threads), schedule_metrics([(evaluation(), ASKED)], background=True) as (schedule,):
+        assert schedule.order == ["irs/quantile", *ASIDE]
+        assert measure_all(schedule) == in_turn()
 
 
 @forks
@@ -65,8 +69,8 @@ def test_models_that_are_scored_together_share_the_processes(monkeypatch):
     models = [fixed_evaluation(grid + spread, np.full(grid.shape, 0.1), grid) for spread in noises(grid.shape, 6)]
     asked = {"mig/histogram-mean": {}, "irs/quantile": {}}
     with some_threads(3), schedule_metrics([(model, asked) for model in models]) as schedules:
-        assert [order for order, _ in schedules] == [["irs/quantile", "mig/histogram-mean"]] * 6
-        made = [{name: untimed(measure(name)) for name in order} for order, measure in schedules]
+        assert [schedule.order for schedule in schedules] == [["irs/quantile", "mig/histogram-mean"]] * 6
+        made = [measure_all(schedule) for schedule in schedules]
     assert made == [{name: untimed(evaluate(model, [name])) for name in asked} for model in models]
     assert len({scores["mig/histogram-mean"][0].value for scores in made}) == 6
     assert len(crews) == 1
@@ -108,31 +112,32 @@ def test_models_that_do_not_fit_in_memory_together_are_measured_one_after_the_ot
     monkeypatch.setattr(background, "prepare", fill)
     asked = {"sap/linear-svm": {}, "mig/histogram-mean": {}}
     with some_threads(2), schedule_metrics([(model, asked) for model in models], background=True) as schedules:
-        made = [{name: untimed(measure(name)) for name in order} for order, measure in schedules]
+        made = [measure_all(schedule) for schedule in schedules]
     assert made == [{name: untimed(evaluate(evaluation(), [name])) for name in asked}] * 3
 
 
 def test_one_thread_computes_all_in_turn(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background._Crew", lambda *_: pytest.fail("something was started"))
-    with one_thread(), schedule_metrics([(evaluation(), ASKED)]) as ((order, measure),):
-        assert order == list(ASKED)
-        assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
+    with one_thread(), schedule_metrics([(evaluation(), ASKED)]) as (schedule,):
+        assert schedule.order == list(ASKED)
+        measured = schedule.measure("mig/histogram-mean")
+        assert untimed(measured) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
 
 
 def test_quick_scores_start_no_process(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background._Crew", lambda *_: pytest.fail("something was started"))
     quick = {"mig/histogram-mean": {}, "irs/quantile": {}}
-    with some_threads(2), schedule_metrics([(evaluation(), quick)]) as ((order, _),):
-        assert order == ["mig/histogram-mean", "irs/quantile"]
+    with some_threads(2), schedule_metrics([(evaluation(), quick)]) as (schedule,):
+        assert schedule.order == ["mig/histogram-mean", "irs/quantile"]
 
 
 def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
     asked = {**ASKED, "dci/random-forest": {"factors": ("colour",)}, "sap/linear-svm": {"continuous": ("sound",)}}
-    with schedule_metrics([(evaluation(), asked)], background=True) as ((_, measure),):
-        assert measure("downstream/random-forest")
+    with schedule_metrics([(evaluation(), asked)], background=True) as (schedule,):
+        assert schedule.measure("downstream/random-forest")
         for name, wrong in (("dci/random-forest", "colour"), ("sap/linear-svm", "sound")):
             with pytest.raises(UsageError, match=wrong):
-                measure(name)
+                schedule.measure(name)
 
 
 @forks
@@ -143,16 +148,16 @@ def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch
     monkeypatch.setattr("multiprocessing.context.ForkProcess.start", refuse)
     with (
         pytest.warns(UserWarning, match="no more proc"),
-        schedule_metrics([(evaluation(), ASKED)], background=True) as ((order, measure),),
+        schedule_metrics([(evaluation(), ASKED)], background=True) as (schedule,),
     ):
-        assert {name: untimed(measure(name)) for name in order} == in_turn()
+        assert measure_all(schedule) == in_turn()
 
 
 @forks
 def test_the_scores_of_a_process_that_dies_are_computed_here(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background.set_python_threads", lambda _: os.kill(os.getpid(), signal.SIGKILL))
-    with schedule_metrics([(evaluation(), ASKED)], background=True) as ((order, measure),):
-        assert {name: untimed(measure(name)) for name in order} == in_turn()
+    with schedule_metrics([(evaluation(), ASKED)], background=True) as (schedule,):
+        assert measure_all(schedule) == in_turn()
 
 
 def test_scores_that_may_run_aside_are_calls_on_codes_that_no_gpu_holds():

@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 
+from unbraid.data import keep_loaded
 from unbraid.experiments.base import Experiment
 from unbraid.metrics import Score, metric
+from unbraid.metrics.background import Requests
 from unbraid.metrics.base import expand
 from unbraid.report.tables import Member
 from unbraid.run import Run, score_runs
-from unbraid.scoring import find_missing_metrics, score_subjects
+from unbraid.scores_ahead import ScoresAhead
+from unbraid.scoring import Subject, find_missing_metrics, score_subjects
 from unbraid.store import RunFolder
 
 Measures = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -35,10 +38,8 @@ def measure_all(
 
     `opened` are runs that need not be loaded again.
     """
-    pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
-    unique = [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]  # one metric may have many parts
     opened = dict(opened or {})  # each is loaded once
-    for name, settings in unique:
+    for name, settings in _list_metrics(measures):
         missing = [folder for folder in runs if find_score(_read_scores(folder), name, settings) is None]
         opened |= {folder: Run(folder, device=device) for folder in missing if folder not in opened}
         for _ in score_runs([opened[folder] for folder in missing], name, **settings) if missing else ():
@@ -52,14 +53,33 @@ def measure_all(
     return scores
 
 
+def measure_ahead(
+    ahead: ScoresAhead,
+    facts: Experiment,
+    runs: Sequence[RunFolder],
+    snapshots: Sequence[RunFolder],
+    measures: Measures,
+    device: torch.device,
+) -> None:
+    """Begin to measure what `measure_all` and `score_snapshots` will ask for, except what compares models."""
+    asked: list[tuple[Subject, Requests]] = []
+    with keep_loaded():  # models that share their data are encoded together
+        for folder in (*runs, *snapshots):
+            metrics = _choose_metrics(facts, [folder]) if folder in snapshots else ()
+            wanted = _list_missing(folder, metrics, measures)
+            if wanted:
+                subject = Run(folder, device=device).subject()
+                asked += [(subject, each) for each in wanted]
+    ahead.add(asked)
+
+
 def score_snapshots(
     facts: Experiment, series: str, folders: Mapping[str, RunFolder], measures: Measures, device: torch.device
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of runs before the last fifth of training, by the runs' names."""
     snapshots = {name: folder.snapshot for name, folder in folders.items()}
     opened = {folder: Run(folder, device=device) for folder in snapshots.values()}  # `reproduce` loads their data once
-    staged = any(folder.config.parent is not None for folder in snapshots.values())
-    metrics = [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]
+    metrics = _choose_metrics(facts, snapshots.values())
     missing = [run for run in opened.values() if find_missing_metrics(run.folder, metrics)]
     unscored = [run.subject() for run in missing]  # loads their models
     for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
@@ -86,6 +106,35 @@ def find_score(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) 
 
 def _read_scores(folder: RunFolder) -> list[Score]:
     return [Score.from_record(line) for line in folder.read_lines("scores")]
+
+
+def _list_missing(folder: RunFolder, metrics: Iterable[str], measures: Measures) -> list[Requests]:
+    """Return what a run lacks, except scores that compare models: metrics together, and each measure alone."""
+    scores = _read_scores(folder)
+    lacking = find_missing_metrics(folder, [name for name in metrics if not _compares(name)])
+    wanted: list[Requests] = [{name: {} for name in lacking}] if lacking else []
+    for name, settings in _list_metrics(measures):
+        asked_above = name in lacking and not settings
+        if not (asked_above or _compares(name)) and find_score(scores, name, settings) is None:
+            wanted.append({name: settings})
+    return wanted
+
+
+def _list_metrics(measures: Measures) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each metric with its settings once, although several of its parts may be asked for."""
+    pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
+    return [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]
+
+
+def _choose_metrics(facts: Experiment, folders: Iterable[RunFolder]) -> list[str]:
+    """Return the metrics of an experiment that its runs allow: those of second stages need one."""
+    staged = any(folder.config.parent is not None for folder in folders)
+    return [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]
+
+
+def _compares(name: str) -> bool:
+    """Return True if a metric compares models with each other."""
+    return "peers" in metric[name].facts.needs
 
 
 def _strip_part(name: str) -> str:

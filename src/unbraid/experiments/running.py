@@ -32,9 +32,9 @@ from unbraid.experiments.base import (
 )
 from unbraid.experiments.derived_series import match_size, refine_series
 from unbraid.experiments.judging import judge
-from unbraid.experiments.measuring import replace_scores, score_snapshots
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.series import Series
+from unbraid.experiments.series_scoring import SeriesScoring
 from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
 from unbraid.experiments.writing import (
     Provenance,
@@ -43,11 +43,12 @@ from unbraid.experiments.writing import (
     refuse_smaller_scale,
     write_results,
 )
-from unbraid.metrics import Score, metric
+from unbraid.metrics import metric
 from unbraid.metrics.base import expand
 from unbraid.progress import name_slow_work
 from unbraid.registry import Entry
 from unbraid.report.tables import Member
+from unbraid.scores_ahead import ScoresAhead
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
 from unbraid.training import Cadence, choose_device
@@ -156,58 +157,23 @@ def _run_experiment(
     training = _Training(facts, scale, root, device)
     sweeps = facts.build_sweeps(scale)
     stored = find_stored(facts, scale, sweeps, source) if source else None
-    members: list[Member] = []
-    runs: list[RunFolder] = []
-    snapshots = _Snapshots()
-    for name, settings in sweeps.items():
-        taken = stored.runs.get(name) if stored else None
-        series, found = taken or training.run_series(name, settings)
-        training.done[name] = series, found
-        scored = series.score(found, training.device_used)
-        if scale != "smoke":  # has no verdicts
-            snapshots.add(series, found, scored, training.device_used)
-        members += scored
-        runs += [series.folder(member) for member in found]
+    scoring = SeriesScoring(scale, training.device_used)
+    with ScoresAhead() as ahead:
+        for name, settings in sweeps.items():
+            taken = stored.runs.get(name) if stored else None
+            series, found = taken or training.run_series(name, settings)
+            training.done[name] = series, found
+            scoring.finish(ahead)  # of the series before
+            scoring.begin(series, found, ahead)
+        scoring.finish(ahead)
+    members, runs = scoring.members, scoring.runs
     notes = training.notes
     if stored:
         notes += stored.describe(sweeps)
     folders = {m.run: run for m, run in zip(members, runs, strict=True)}
     baselines = facts.baselines(sweeps) if facts.baselines is not None else []
     results = Results((*members, *baselines), scale, models=ModelCache(folders, training.device_used))
-    return snapshots.attach(results, folders, training.device_used), runs, notes
-
-
-@dataclass
-class _Snapshots:
-    """Scores of runs before the last fifth of training, and the runs that have none although they are short.
-
-    A snapshot that has been scored needs no weights, as a run does not.
-    """
-
-    scores: dict[str, Mapping[str, Score]] = field(default_factory=dict)
-    unchecked: set[str] = field(default_factory=set)
-
-    def add(self, series: Series, found: Sequence[Member], scored: Sequence[Member], device: torch.device) -> None:
-        """Score the snapshots of a series; runs as long as the paper's need none."""
-        short = {
-            named.run: series.folder(member)
-            for member, named in zip(found, scored, strict=True)
-            if member.state == "finished" and not series.has_paper_length(member)
-        }
-        kept = {name: run for name, run in short.items() if run.snapshot.status["state"] == "finished"}
-        self.unchecked |= short.keys() - kept.keys()
-        if kept:
-            measures = series.facts.get_scale(series.scale).measures
-            self.scores |= score_snapshots(series.facts, series.name, kept, measures, device)
-
-    def attach(self, results: Results, folders: Mapping[str, RunFolder], device: torch.device) -> Results:
-        """Return the results with those of the snapshots beside them."""
-        if not self.scores:
-            return replace(results, unchecked=frozenset(self.unchecked))
-        models = {name: folder.snapshot if name in self.scores else folder for name, folder in folders.items()}
-        members = tuple(replace_scores(results.members, self.scores))
-        earlier = Results(members, results.scale, models=ModelCache(models, device))
-        return replace(results, unchecked=frozenset(self.unchecked), earlier=earlier)
+    return scoring.snapshots.attach(results, folders, training.device_used), runs, notes
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,19 @@ MIN_CORE_SECONDS = 2.0
 
 
 class Schedule(NamedTuple):
-    """The names of a model's metrics in the best order to measure them, and the function that measures one of them."""
+    """How to measure a model's metrics: which to measure here, which processes measure, and the function for both."""
 
-    order: list[str]
+    here: list[str]
+    elsewhere: list[str]
+    """Names of metrics that processes measure, those that should be done first coming first."""
     measure: Measure
+    is_done: Callable[[str], bool]
+    """Tells whether a process has measured a metric, without waiting for it."""
+
+    @property
+    def order(self) -> list[str]:
+        """The names of all metrics, in the best order to measure them."""
+        return self.here + self.elsewhere
 
 
 @contextmanager
@@ -100,7 +109,10 @@ def _schedule(
         with some_threads(threads), blas_threads(threads):
             return evaluate(evaluation, [name], **requests[name])
 
-    return Schedule([name for name in requests if name not in places] + list(places)[::-1], measure)
+    def is_done(name: str) -> bool:
+        return crew is not None and crew.has(places[name])
+
+    return Schedule([name for name in requests if name not in places], list(places)[::-1], measure, is_done)
 
 
 def _can_fork() -> bool:
@@ -161,6 +173,11 @@ class _Crew:
                 self._receive(None)
         return self.found.get(place)
 
+    def has(self, place: int) -> bool:
+        """Return whether the scores of a job have come back."""
+        self._receive(0)
+        return self.found.get(place) is not None
+
     def dismiss(self) -> None:
         """End the processes, whatever they are at."""
         for process in self.pipes.values():
@@ -185,6 +202,7 @@ class _Crew:
         """Compute jobs until none is left, or nobody listens."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which may have handlers of its own
+        os.nice(5)  # a training beside it goes first
         os.environ["UNBRAID_QUIET"] = "1"  # progress here would overwrite that of the first process
         gc.freeze()  # what the first process has on a GPU must not be freed here
         for inherited in (unused, *self.pipes):

@@ -1,0 +1,107 @@
+"""When the series of an experiment are scored, and the scores of their runs before the last fifth of training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from unbraid.experiments.base import Results
+from unbraid.experiments.measuring import measure_ahead, replace_scores, score_snapshots
+from unbraid.experiments.model_cache import ModelCache
+from unbraid.experiments.series import Series
+from unbraid.metrics import Score
+from unbraid.report.tables import Member
+from unbraid.scores_ahead import ScoresAhead
+from unbraid.store import RunFolder
+
+
+@dataclass
+class Snapshots:
+    """Scores of runs before the last fifth of training, and the runs that have none although they are short.
+
+    A snapshot that has been scored needs no weights, as a run does not.
+    """
+
+    scores: dict[str, Mapping[str, Score]] = field(default_factory=dict)
+    unchecked: set[str] = field(default_factory=set)
+
+    def add(self, series: Series, found: Sequence[Member], scored: Sequence[Member], device: torch.device) -> None:
+        """Score the snapshots of a series; runs as long as the paper's need none."""
+        names = {member.run: named.run for member, named in zip(found, scored, strict=True)}
+        short = {names[run]: folder for run, folder in find_short(series, found).items()}
+        kept = {name: run for name, run in short.items() if has_snapshot(run)}
+        self.unchecked |= short.keys() - kept.keys()
+        if kept:
+            measures = series.facts.get_scale(series.scale).measures
+            self.scores |= score_snapshots(series.facts, series.name, kept, measures, device)
+
+    def attach(self, results: Results, folders: Mapping[str, RunFolder], device: torch.device) -> Results:
+        """Return the results with those of the snapshots beside them."""
+        if not self.scores:
+            return replace(results, unchecked=frozenset(self.unchecked))
+        models = {name: folder.snapshot if name in self.scores else folder for name, folder in folders.items()}
+        members = tuple(replace_scores(results.members, self.scores))
+        earlier = Results(members, results.scale, models=ModelCache(models, device))
+        return replace(results, unchecked=frozenset(self.unchecked), earlier=earlier)
+
+
+@dataclass
+class SeriesScoring:
+    """The scoring of series in order.
+
+    On a CPU a series is scored as soon as it is trained. A training on a GPU leaves cores idle, so there a series is
+    scored by processes while the next one trains.
+    """
+
+    scale: str
+    device: torch.device
+    members: list[Member] = field(default_factory=list)
+    runs: list[RunFolder] = field(default_factory=list)
+    snapshots: Snapshots = field(default_factory=Snapshots)
+    waiting: tuple[Series, list[Member]] | None = None
+
+    def begin(self, series: Series, found: list[Member], ahead: ScoresAhead) -> None:
+        """Begin to score the runs of a series, or score them at once."""
+        self.waiting = series, found
+        if not self.overlaps:
+            self.finish(ahead)
+            return
+        finished = [series.folder(member) for member in found if member.state == "finished"]
+        short = find_short(series, found).values() if self.has_verdicts else ()
+        snapshots = [run.snapshot for run in short if has_snapshot(run)]
+        measures = series.facts.get_scale(self.scale).measures
+        measure_ahead(ahead, series.facts, finished, snapshots, measures, self.device)
+
+    def finish(self, ahead: ScoresAhead) -> None:
+        """Collect the scores of the series that was begun last, and measure what is missing."""
+        if self.waiting is None:
+            return
+        (series, found), self.waiting = self.waiting, None
+        ahead.finish()
+        scored = series.score(found, self.device)
+        if self.has_verdicts:
+            self.snapshots.add(series, found, scored, self.device)
+        self.members += scored
+        self.runs += [series.folder(member) for member in found]
+
+    @property
+    def overlaps(self) -> bool:
+        """True if training leaves cores to scores."""
+        return self.device.type != "cpu"
+
+    @property
+    def has_verdicts(self) -> bool:
+        return self.scale != "smoke"
+
+
+def find_short(series: Series, found: Sequence[Member]) -> dict[str, RunFolder]:
+    """Return the finished runs of a series that have fewer steps than the paper's, by name."""
+    return {
+        member.run: series.folder(member)
+        for member in found
+        if member.state == "finished" and not series.has_paper_length(member)
+    }
+
+
+def has_snapshot(run: RunFolder) -> bool:
+    return run.snapshot.status["state"] == "finished"

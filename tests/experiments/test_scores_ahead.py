@@ -1,0 +1,108 @@
+"""Scores that processes compute while the next series trains are those that are computed after each series."""
+
+import sys
+
+import pytest
+import torch
+
+from unbraid import scores_ahead
+from unbraid.experiments import Scale, running
+from unbraid.experiments.base import Experiment
+from unbraid.experiments.measuring import measure_ahead, measure_all
+from unbraid.experiments.series_scoring import SeriesScoring
+from unbraid.metrics import background
+from unbraid.scores_ahead import ScoresAhead
+from unbraid.store import RunFolder
+from unbraid.threads import some_threads
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+
+TINY = {"data": "sprites-small", "data.positions": 4, "network": "mlp", "encoder.hidden": (8,)}
+TINY |= {"decoder.hidden": (8,), "z": 2, "batch": 16, "steps": 20, "seed": range(2)}
+FOREST = ("dci/random-forest/disentanglement", {"train": 40, "test": 20, "factors": ("posX", "scale")})
+MEASURES = {
+    "few trees": FOREST,
+    "fewer rows": ("dci/random-forest/disentanglement", {**FOREST[1], "train": 30}),
+    "KL": ("kl/closed-form", {}),
+}
+FACTS = Experiment(
+    series={"vae": {"recipe": "vae"}, "beta-vae": {"recipe": "beta-vae"}},
+    scales={name: Scale(TINY, measures=MEASURES) for name in ("small", "paper")},
+    metrics=("mig/histogram-mean", "kl/closed-form"),
+)
+
+
+def read(members):
+    return [{name: score.value for name, score in member.scores.items()} for member in members]
+
+
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory):
+    """The results of an experiment whose series are scored one after the other, and its runs."""
+    found, runs, _ = running._run_experiment(FACTS, "small", tmp_path_factory.mktemp("in-turn"), "cpu", None)
+    return found, runs
+
+
+def test_an_experiment_scores_a_series_while_the_next_one_trains(in_turn, tmp_path, monkeypatch):
+    order, train, collect = [], running._Training.run_series, ScoresAhead._finish_first
+    monkeypatch.setattr(SeriesScoring, "overlaps", True)
+    monkeypatch.setattr(running._Training, "run_series", lambda *own: order.append(own[1]) or train(*own))
+    monkeypatch.setattr(ScoresAhead, "_finish_first", lambda self: order.append("collect") or collect(self))
+    with some_threads(2):
+        found, runs, _ = running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
+    assert order[:3] == ["vae", "beta-vae", "collect"]
+    expected, _ = in_turn
+    assert read(found.members) == read(expected.members)
+    assert read(found.earlier.members) == read(expected.earlier.members)
+    for folder in (runs[0], runs[0].snapshot):
+        lines = folder.read_lines("scores")
+        assert len(lines) == len({str((line["metric"], line["part"], line["details"]["settings"])) for line in lines})
+
+
+def unscored(in_turn, tmp_path):
+    """A run without its scores."""
+    run = in_turn[1][0]
+    copy = RunFolder(tmp_path / "run")
+    copy.path.mkdir()
+    for path in run.path.iterdir():
+        if path.is_file() and path.name != "scores.jsonl":
+            (copy.path / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+def test_what_is_done_is_stored_if_an_error_ends_the_block(in_turn, tmp_path):
+    run, device = unscored(in_turn, tmp_path), torch.device("cpu")
+    with pytest.raises(ZeroDivisionError), some_threads(2), ScoresAhead() as ahead:
+        measure_ahead(ahead, FACTS, [run], [], {"few trees": FOREST}, device)
+        (((scoring,), _),) = ahead._waiting
+        while not scoring.schedule.is_done("dci/random-forest"):
+            pass
+        assert not run.read_lines("scores")
+        _ = 1 / 0
+    value = {line["part"]: line["value"] for line in run.read_lines("scores")}["disentanglement"]
+    assert value == read(in_turn[0].members)[0]["few trees"]
+
+
+def test_what_is_not_done_is_dropped_and_measured_when_it_is_asked_for(in_turn, tmp_path, monkeypatch):
+    run, device = unscored(in_turn, tmp_path), torch.device("cpu")
+    monkeypatch.setattr(background._Crew, "has", lambda *_: False)
+    with pytest.raises(KeyboardInterrupt), some_threads(2), ScoresAhead() as ahead:
+        measure_ahead(ahead, FACTS, [run], [], MEASURES, device)
+        raise KeyboardInterrupt
+    assert {line["metric"] for line in run.read_lines("scores")} == {"kl"}  # measured at once
+    scores = measure_all([run], MEASURES, device)[run]
+    assert {name: scores[name].value for name in MEASURES} == {
+        name: read(in_turn[0].members)[0][name] for name in MEASURES
+    }
+
+
+def test_no_more_than_two_parts_are_under_way(in_turn, tmp_path, monkeypatch):
+    monkeypatch.setattr(scores_ahead, "split_for_encoding", lambda subjects: [[subject] for subject in subjects])
+    most = []
+    collect = ScoresAhead._finish_first
+    monkeypatch.setattr(ScoresAhead, "_finish_first", lambda self: most.append(len(self._waiting)) or collect(self))
+    run = unscored(in_turn, tmp_path)
+    with some_threads(2), ScoresAhead() as ahead:
+        measure_ahead(ahead, FACTS, [run] * 4, [], {"few trees": FOREST}, torch.device("cpu"))
+    assert most == [2, 2, 2, 1]
+    assert len([line for line in run.read_lines("scores") if line["part"] == "disentanglement"]) == 4
