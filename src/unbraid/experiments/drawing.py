@@ -114,7 +114,8 @@ def draw_curves(
     figure = make(figsize=(3.4 * panels, 2.9), layout="constrained")
     row = np.atleast_1d(figure.subplots(1, panels))
     for axes, score in zip(row, scores, strict=False):
-        draw_lines(axes, {name: collect_points(results, name, key, score) for name in results.series}, key, score)
+        lines = {name: collect_points(results, name, key, score) for name in results.series}
+        draw_lines(axes, lines, key, score, dict.fromkeys(lines, results.find_bounds(score)))
     if across is not None:
         for color, name in zip(PALETTE, results.series, strict=False):
             columns = [collect_points(results, name, key, score) for score in across]
@@ -130,8 +131,13 @@ def plot_curves(key: str, *scores: str, across: tuple[str, str] | None = None) -
     return lambda results, make: draw_curves(make, results, key, scores, across)
 
 
-def draw_lines(axes: Any, lines: Mapping[str, Points], across: str, up: str) -> None:
-    """Draw means over a setting with 90% intervals; a line of one point crosses the whole panel."""
+def draw_lines(
+    axes: Any, lines: Mapping[str, Points], across: str, up: str, bounds: Mapping[str, tuple[float, float]]
+) -> None:
+    """Draw means over a setting with 90% intervals; a line of one point crosses the whole panel.
+
+    `bounds` are the smallest and the largest possible value of each line; no interval goes beyond them.
+    """
     places = {at for line in lines.values() for at in line}
     for color, (name, line) in zip(PALETTE, lines.items(), strict=False):
         if not line:
@@ -141,7 +147,8 @@ def draw_lines(axes: Any, lines: Mapping[str, Points], across: str, up: str) -> 
             axes.axhline(means[0], color=color, linewidth=1, linestyle="--", label=name)
             continue
         axes.plot(list(line), means, "o-", color=color, linewidth=1, markersize=3, label=name)
-        bands = [mean_interval(values) or (mean, mean) for values, mean in zip(line.values(), means, strict=True)]
+        pairs = zip(line.values(), means, strict=True)
+        bands = [mean_interval(values, bounds[name]) or (mean, mean) for values, mean in pairs]
         axes.fill_between(list(line), *zip(*bands, strict=True), color=color, alpha=0.15, linewidth=0)
     label_axes(axes, across, up)
 

@@ -134,7 +134,7 @@ def many(results: Results, make: Any) -> Any:
     for row, partition in zip(panels, PARTITIONS, strict=True):
         for axes, count in zip(row, COUNTS, strict=True):
             lines = {method: _coherence_by_size(results, series_of(method, count, partition)) for method in METHODS}
-            draw_lines(axes, lines, "modalities given", "coherence")
+            draw_lines(axes, lines, "modalities given", "coherence", dict.fromkeys(lines, (0.0, 1.0)))
             axes.set_title(f"{count} modalities, {partition}", fontsize=9)
             axes.set_xticks(range(1, count))
     figure.axes[0].legend(frameon=False, fontsize=7)

@@ -116,7 +116,8 @@ def draw_over_beta(results: Results, make: Any) -> Any:
     rows = (((X2_FROM_X1, X1_FROM_X2), "", "accuracy"), ((TC,), "", TC), ((KL_2, KL_C), "beta_2", "KL"))
     for column, series in zip(panels.T, results.series, strict=True):
         for axes, (scores, across, up) in zip(column, rows, strict=True):
-            draw_lines(axes, {score: collect_points(results, series, BETA, score) for score in scores}, across, up)
+            lines = {score: collect_points(results, series, BETA, score) for score in scores}
+            draw_lines(axes, lines, across, up, {score: results.find_bounds(score) for score in scores})
         column[0].set_title(series, fontsize=9)
         column[0].set_ylim(0, 1.02)
         column[2].set_xscale("log")

@@ -68,7 +68,7 @@ def plot_scores(names: Mapping[str, str], unit: str) -> Draw:
         figure = make(figsize=(4.2, 2.9), layout="constrained")
         axes = figure.subplots()
         lines = {name: collect_points(results, MS, "beta", score) for name, score in names.items()}
-        draw_lines(axes, lines, "beta", unit)
+        draw_lines(axes, lines, "beta", unit, {name: results.find_bounds(score) for name, score in names.items()})
         figure.legend(loc="outside upper left", ncols=2, fontsize=7, frameon=False)
         return figure
 
