@@ -186,11 +186,16 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
         minutes = 2 * estimate_minutes(name)
         still = f"The interval lies {'outside of' if outside else 'in'} the range, but still moves"
         return f"{still}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
-    needed = count_needed_seeds([_read_evidence(piece)], seeds, looks)
+    pieces = verdict["evidence"]
+    whole = all(math.isfinite(_margin(each)) for each in pieces)
+    needed = count_needed_seeds([_read_evidence(each) for each in (pieces if whole else [piece])], seeds, looks)
     if math.isinf(needed):
         return f"The effect seen is next to the bound: more than {MAX_SEEDS:,} seeds.", math.inf
     minutes = max(1, round(_estimate_addition(name, verdict["claim"], int(needed), results)))
-    return f"The interval crosses the bound with {seeds} seeds: about {needed}, {minutes} GPU minutes.", needed
+    problem = f"The interval crosses the bound with {seeds} seeds"
+    if _lies_outside(piece):
+        problem = f"With {seeds} seeds, one of {len(pieces)} intervals lies outside, but not at the level of so many"
+    return f"{problem}: about {needed}, {minutes} GPU minutes.", needed
 
 
 def estimate_minutes(name: str) -> float:

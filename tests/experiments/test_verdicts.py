@@ -47,12 +47,32 @@ def test_all_evidence_must_hold():
     assert combine_verdicts([]) == "inconclusive"
 
 
-def test_needed_seeds_follow_from_the_effect_and_the_width_of_its_interval():
-    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0)], 10) == 69  # 10 (1.1 x .2 / .1 x 1.96 / 1.64)^2
-    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0), evidence(0.1, 0.2, low=0.0)], 10) == 69
+def test_needed_seeds_follow_from_the_effect_and_the_spread_between_seeds():
+    """The spread is the half width over Student's quantile (1.833 for 10 seeds), times the root of the seeds."""
+    above = evidence(-0.1, 0.3, low=0.0)
+    assert count_needed_seeds([above], 10) == 56  # 10 (1.1 x 1.960 x .2 / 1.833 / .1)^2
+    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0), evidence(0.1, 0.2, low=0.0)], 10) == 56
     assert count_needed_seeds([evidence(0.0, 0.3, low=-0.1, high=0.16)], 10) == math.inf
-    assert count_needed_seeds([evidence(-0.01, 0.3, low=0.0)], 10) == 20
+    assert count_needed_seeds([evidence(-0.01, 0.3, low=0.0)], 10) == 16
     assert count_needed_seeds([evidence(-1, 1, low=0.0)], 10) == math.inf
+
+
+def test_three_seeds_do_not_carry_students_quantile_to_many():
+    """Of 3 seeds it is 2.920, of many 1.960 at the second look."""
+    assert count_needed_seeds([evidence(-1.0, 3.0, low=0.0)], 3) == 7  # 3 (1.1 x 1.960 x 2 / 2.920 / 1)^2
+
+
+def test_a_claim_with_an_estimate_outside_can_only_be_refuted_at_the_level_of_all():
+    outside, inside = evidence(-0.3, 0.1, low=0.0), evidence(0.1, 0.2, low=0.0)
+    assert count_needed_seeds([outside], 10) == 56
+    assert count_needed_seeds([outside, inside], 10) == 73  # 2.241 in place of 1.960
+    assert count_needed_seeds([outside, evidence(-0.1, 0.3, low=0.0)], 10) == 73
+    assert count_needed_seeds([outside, evidence(-0.5, -0.1, low=0.0)], 10) == 11  # the other one refutes it sooner
+
+
+def test_an_interval_that_ends_at_the_range_of_its_score_is_not_taken_for_a_narrow_one():
+    cut = Evidence("x", Estimate(0.2, -0.9, 1.0), high=0.0)
+    assert count_needed_seeds([cut], 10) == count_needed_seeds([Evidence("x", Estimate(0.2, -0.9, 1.3), high=0.0)], 10)
 
 
 def test_an_open_claim_says_how_many_seeds_would_settle_it():
@@ -73,7 +93,7 @@ def test_a_second_look_has_wider_intervals():
     assert second.value == first.value
     assert (second.high - second.low) / (first.high - first.low) == pytest.approx(2.093 / 1.729, rel=1e-3)
     once, twice = (count_needed_seeds([evidence(-0.1, 0.3, low=0.0)], 10, looks) for looks in (1, 2))
-    assert once > twice > 48  # the interval that is given is wider at the second look already
+    assert (once, twice) == (56, 43)  # the same interval at the second look means a smaller spread
 
 
 SCORE = "elbo/sampled"

@@ -137,22 +137,34 @@ def count_seeds(claim: Claim, results: Results) -> int:
 
 
 def count_needed_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1) -> float:
-    """Return about how many seeds would settle an open claim at the effect seen so far; infinitely many if none would.
+    """Return about how many seeds would settle an open claim at the effects seen so far; infinitely many if none would.
 
-    An interval shrinks with the root of the seeds, and is wider at the next look. The estimate that decides is the one
-    whose interval is farthest outside its range; it should clear the nearest end by a tenth of its half width.
+    If estimates lie outside their ranges, one of them can refute the claim, at the level that several ask for. If not,
+    the claim holds once all intervals lie inside. Either way the intervals are those of the next look.
     """
-    piece = min(evidence, key=lambda each: each.margin)
-    value, low, high = piece.estimate[:3]
-    distance = min(abs(value - end) for end in (piece.low, piece.high) if math.isfinite(end))
-    wider = _find_quantile(looks + 1) / _find_quantile(looks)
-    needed = seeds * (1.1 * wider * (high - low) / 2 / distance) ** 2 if distance > 0 else math.inf
+    outside = [each for each in evidence if not each.low <= each.estimate.value <= each.high]
+    if outside:
+        needed = min(_count_seeds_to_clear(each, seeds, looks, len(evidence) * (looks + 1)) for each in outside)
+    else:
+        needed = max(_count_seeds_to_clear(each, seeds, looks, looks + 1) for each in evidence)
     return max(math.ceil(needed), seeds + 1) if needed <= MAX_SEEDS else math.inf
 
 
-def _find_quantile(looks: int) -> float:
-    """Return how many standard errors an interval reaches at the k-th look, if there are many seeds."""
-    return NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / looks)
+def _count_seeds_to_clear(piece: Evidence, seeds: int, looks: int, tests: int) -> float:
+    """Return the seeds with which an interval of the level 1 - 0.1 / tests clears the nearest end of its range.
+
+    It should do so by a tenth of its half width. The spread between seeds follows from the longer side of the interval,
+    because the other one may end at the range of its score, and from Student's quantile, which made it wide.
+    """
+    from scipy.special import stdtrit
+
+    value, low, high = piece.estimate[:3]
+    distance = min(abs(value - end) for end in (piece.low, piece.high) if math.isfinite(end))
+    if not distance > 0:
+        return math.inf
+    error = max(high - value, value - low) / float(stdtrit(max(seeds - 1, 1), 1 - (1 - LEVEL) / 2 / looks))
+    quantile = NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / tests)
+    return seeds * (1.1 * quantile * error / distance) ** 2
 
 
 def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:
