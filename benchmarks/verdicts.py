@@ -144,7 +144,8 @@ def _lies_outside(piece: Mapping[str, Any]) -> bool:
 
 def _read_evidence(piece: Mapping[str, Any]) -> Evidence:
     low, high = _read_range(piece["wanted"])
-    return Evidence(piece["what"], Estimate(*(piece[key] for key in ("value", "low", "high"))), low, high)
+    known = {key: piece[key] for key in ("value", "low", "high", "freedom") if piece.get(key) is not None}
+    return Evidence(piece["what"], Estimate(**known), low, high)
 
 
 def _read_range(wanted: str) -> tuple[float, float]:
@@ -194,7 +195,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     minutes = max(1, round(_estimate_addition(name, verdict["claim"], int(needed), results)))
     problem = f"The interval crosses the bound with {seeds} seeds"
     if _lies_outside(piece):
-        problem = f"With {seeds} seeds, one of {len(pieces)} intervals lies outside, but not at the level of so many"
+        problem = f"With {seeds} seeds this interval lies outside; as one of {len(pieces)}, it would have to be wider"
     return f"{problem}: about {needed}, {minutes} GPU minutes.", needed
 
 

@@ -163,11 +163,11 @@ class RunScoring:
 
     def measure(self, names: Sequence[str]) -> None:
         """Measure some of the metrics, and store each score at once."""
-        run, done = self.subject.folder.path.name, len(self.result.scores) + len(self.result.skipped)
+        run, order = self.subject.folder.path.name, self.schedule.order
         with name_slow_work(f"{run}: computing scores") as work:
-            for number, name in enumerate(names, start=done + 1):
+            for name in names:
                 check_not_stopped(self.plan.stop)
-                work.doing = f"{run}: computing {name} ({number} of {len(self.schedule.order)})"
+                work.doing = f"{run}: computing {name} ({order.index(name) + 1} of {len(order)})"
                 self._measure_one(name)
 
     def _measure_one(self, name: str) -> None:
@@ -184,6 +184,10 @@ class RunScoring:
             self.result.scores[name] = scores
             for score in scores if self.plan.save else ():
                 self.subject.folder.append_line("scores", score.as_record())
+
+    def has_ready(self, name: str) -> bool:
+        """Return whether a process has measured a metric that is not stored yet."""
+        return name not in self.result.scores and self.schedule.is_done(name)
 
     def finish(self) -> Result:
         """Return the result, in the order in which metrics were asked for; record what the run does not allow."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from unbraid import scores_ahead
+from unbraid.errors import UsageError
 from unbraid.experiments import Scale, running
 from unbraid.experiments.base import Experiment
 from unbraid.experiments.measuring import measure_ahead, measure_all
@@ -74,13 +75,40 @@ def test_what_is_done_is_stored_if_an_error_ends_the_block(in_turn, tmp_path):
     run, device = unscored(in_turn, tmp_path), torch.device("cpu")
     with pytest.raises(ZeroDivisionError), some_threads(2), ScoresAhead() as ahead:
         measure_ahead(ahead, FACTS, [run], [], {"few trees": FOREST}, device)
-        (((scoring,), _),) = ahead._waiting
+        (((scoring,), _),) = ahead._under_way
         while not scoring.schedule.is_done("dci/random-forest"):
             pass
         assert not run.read_lines("scores")
         _ = 1 / 0
     value = {line["part"]: line["value"] for line in run.read_lines("scores")}["disentanglement"]
     assert value == read(in_turn[0].members)[0]["few trees"]
+
+
+def test_ctrl_c_while_scores_are_collected_keeps_those_that_are_done(in_turn, tmp_path, monkeypatch):
+    run, calls, collect = unscored(in_turn, tmp_path), [], background._Crew.collect
+    both = {name: MEASURES[name] for name in ("few trees", "fewer rows")}
+
+    def interrupt(crew, place):
+        calls.append(place)
+        if len(calls) == 1:
+            while not all(crew.has(each) for each in (0, 1)):
+                pass
+            raise KeyboardInterrupt
+        return collect(crew, place)
+
+    monkeypatch.setattr(background._Crew, "collect", interrupt)
+    with pytest.raises(KeyboardInterrupt), some_threads(2), ScoresAhead() as ahead:
+        measure_ahead(ahead, FACTS, [run], [], both, torch.device("cpu"))
+        ahead.finish()
+    assert len([line for line in run.read_lines("scores") if line["part"] == "disentanglement"]) == 2
+
+
+def test_a_score_that_the_data_do_not_allow_is_refused_at_once(in_turn, tmp_path):
+    run = unscored(in_turn, tmp_path)
+    wrong = {"of a colour": ("sap/linear-svm", {"factors": ("colour",)})}
+    with pytest.raises(UsageError, match="colour"), some_threads(2), ScoresAhead() as ahead:
+        measure_ahead(ahead, FACTS, [run], [], wrong, torch.device("cpu"))
+        pytest.fail("nothing was refused")
 
 
 def test_what_is_not_done_is_dropped_and_measured_when_it_is_asked_for(in_turn, tmp_path, monkeypatch):
@@ -100,7 +128,7 @@ def test_no_more_than_two_parts_are_under_way(in_turn, tmp_path, monkeypatch):
     monkeypatch.setattr(scores_ahead, "split_for_encoding", lambda subjects: [[subject] for subject in subjects])
     most = []
     collect = ScoresAhead._finish_first
-    monkeypatch.setattr(ScoresAhead, "_finish_first", lambda self: most.append(len(self._waiting)) or collect(self))
+    monkeypatch.setattr(ScoresAhead, "_finish_first", lambda self: most.append(len(self._under_way)) or collect(self))
     run = unscored(in_turn, tmp_path)
     with some_threads(2), ScoresAhead() as ahead:
         measure_ahead(ahead, FACTS, [run] * 4, [], {"few trees": FOREST}, torch.device("cpu"))

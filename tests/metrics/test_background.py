@@ -100,6 +100,15 @@ def test_a_score_that_failed_here_waits_for_no_process(monkeypatch):
     crew.dismiss()
 
 
+@forks
+def test_all_that_processes_have_sent_is_there_at_once():
+    crew = background._Crew([partial(int), partial(float), partial(str)], 1)
+    (process,) = crew.pipes.values()
+    process.join(20)
+    assert [crew.has(place) for place in (2, 1, 0)] == [True] * 3
+    crew.dismiss()
+
+
 def test_models_that_do_not_fit_in_memory_together_are_measured_one_after_the_other(monkeypatch):
     models = [evaluation() for _ in range(3)]
     real = background.prepare

@@ -10,9 +10,9 @@ Whoever adds seeds until a claim is settled will settle false ones, too: at the 
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist
 
 from unbraid.experiments.base import (
     SNAPSHOT_SHARE,
@@ -23,7 +23,7 @@ from unbraid.experiments.base import (
     Verdict,
     VerdictWord,
 )
-from unbraid.experiments.statistics import LEVEL, widen_for
+from unbraid.experiments.statistics import foresee, widen_for
 from unbraid.report.tables import select_finished
 
 MIN_SEEDS, MAX_SEEDS = 3, 1000
@@ -139,32 +139,17 @@ def count_seeds(claim: Claim, results: Results) -> int:
 def count_needed_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1) -> float:
     """Return about how many seeds would settle an open claim at the effects seen so far; infinitely many if none would.
 
-    If estimates lie outside their ranges, one of them can refute the claim, at the level that several ask for. If not,
-    the claim holds once all intervals lie inside. Either way the intervals are those of the next look.
+    That is the fewest with which the next look would come to a verdict, with intervals a tenth wider than expected.
     """
-    outside = [each for each in evidence if not each.low <= each.estimate.value <= each.high]
-    if outside:
-        needed = min(_count_seeds_to_clear(each, seeds, looks, len(evidence) * (looks + 1)) for each in outside)
-    else:
-        needed = max(_count_seeds_to_clear(each, seeds, looks, looks + 1) for each in evidence)
-    return max(math.ceil(needed), seeds + 1) if needed <= MAX_SEEDS else math.inf
 
+    def settles(more: int) -> bool:
+        later = [foresee(each.estimate, seeds, more, looks).stretch(1.1) for each in evidence]
+        judged = [replace(each, estimate=own) for each, own in zip(evidence, later, strict=True)]
+        return combine_verdicts(judged) != "inconclusive"
 
-def _count_seeds_to_clear(piece: Evidence, seeds: int, looks: int, tests: int) -> float:
-    """Return the seeds with which an interval of the level 1 - 0.1 / tests clears the nearest end of its range.
-
-    It should do so by a tenth of its half width. The spread between seeds follows from the longer side of the interval,
-    because the other one may end at the range of its score, and from Student's quantile, which made it wide.
-    """
-    from scipy.special import stdtrit
-
-    value, low, high = piece.estimate[:3]
-    distance = min(abs(value - end) for end in (piece.low, piece.high) if math.isfinite(end))
-    if not distance > 0:
-        return math.inf
-    error = max(high - value, value - low) / float(stdtrit(max(seeds - 1, 1), 1 - (1 - LEVEL) / 2 / looks))
-    quantile = NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / tests)
-    return seeds * (1.1 * quantile * error / distance) ** 2
+    counts = range(seeds + 1, max(MAX_SEEDS, seeds + 1) + 1)
+    place = bisect_left(counts, True, key=settles)  # more seeds settle what fewer settle
+    return counts[place] if place < len(counts) else math.inf
 
 
 def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:

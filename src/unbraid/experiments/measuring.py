@@ -68,9 +68,10 @@ def measure_ahead(
             metrics = _choose_metrics(facts, [folder]) if folder in snapshots else ()
             wanted = _list_missing(folder, metrics, measures)
             if wanted:
+                folder.check_writable("scores")
                 subject = Run(folder, device=device).subject()
                 asked += [(subject, each) for each in wanted]
-    ahead.add(asked)
+    ahead.add(asked, required={name for name, _ in _list_metrics(measures)})
 
 
 def score_snapshots(
@@ -95,7 +96,7 @@ def replace_scores(members: Iterable[Member], earlier: Mapping[str, Mapping[str,
 
 def find_score(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) -> Score | None:
     """Return the newest score of a metric, or of one part of it, with exactly these settings, on all rows."""
-    wanted = json.dumps(metric[_strip_part(name)].resolve(settings), sort_keys=True)
+    wanted = _format_settings(name, settings)[1]
     for score in reversed(list(scores)):
         same = name in (score.name, f"{score.metric}/{score.protocol}")
         known = json.dumps(score.details.get("settings"), sort_keys=True)
@@ -114,7 +115,7 @@ def _list_missing(folder: RunFolder, metrics: Iterable[str], measures: Measures)
     lacking = find_missing_metrics(folder, [name for name in metrics if not _compares(name)])
     wanted: list[Requests] = [{name: {} for name in lacking}] if lacking else []
     for name, settings in _list_metrics(measures):
-        asked_above = name in lacking and not settings
+        asked_above = name in lacking and _format_settings(name, settings) == _format_settings(name, {})
         if not (asked_above or _compares(name)) and find_score(scores, name, settings) is None:
             wanted.append({name: settings})
     return wanted
@@ -123,7 +124,13 @@ def _list_missing(folder: RunFolder, metrics: Iterable[str], measures: Measures)
 def _list_metrics(measures: Measures) -> list[tuple[str, Mapping[str, Any]]]:
     """Return each metric with its settings once, although several of its parts may be asked for."""
     pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
-    return [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]
+    return list({_format_settings(*pair): pair for pair in pairs}.values())
+
+
+def _format_settings(name: str, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a metric and all its settings as text, defaults included, to compare them."""
+    name = _strip_part(name)
+    return name, json.dumps(metric[name].resolve(settings), sort_keys=True)
 
 
 def _choose_metrics(facts: Experiment, folders: Iterable[RunFolder]) -> list[str]:

@@ -49,6 +49,11 @@ class Estimate(NamedTuple):
         """Return the estimate with value and interval moved."""
         return self._replace(value=self.value + by, low=self.low + by, high=self.high + by)
 
+    def stretch(self, factor: float) -> "Estimate":
+        """Return the estimate with an interval that reaches `factor` times as far from the value."""
+        low, high = (self.value + factor * (end - self.value) for end in (self.low, self.high))
+        return self._replace(low=low, high=high)
+
     def within(self, low: float, high: float) -> "Estimate":
         """Return the estimate with the ends of its interval inside the range of the quantity.
 
@@ -108,8 +113,19 @@ def widen_for(count: int, found: Estimate, max_freedom: float = MAX_FREEDOM) -> 
     """Return the interval of one of `count` estimates such that all of them together have the level of one."""
     tail, freedom = (1 - LEVEL) / 2, min(found.freedom, max_freedom)
     factor = float(t.ppf(1 - tail / count, freedom) / t.ppf(1 - tail, freedom)) if count > 1 else 1.0
-    low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
-    return found._replace(low=low, high=high)
+    return found.stretch(factor)
+
+
+def foresee(found: Estimate, seeds: int, more: int, looks: int) -> Estimate:
+    """Return what an interval of the k-th look at `seeds` seeds would be at the next look with `more`, about the value.
+
+    Its standard error follows from the longer side, because the other one may end at the range of its score.
+    """
+    tail, freedom = (1 - LEVEL) / 2, max(found.freedom, seeds - 1)
+    later = freedom * (more - 1) / max(seeds - 1, 1)
+    error = max(found.high - found.value, found.value - found.low) / float(t.ppf(1 - tail / looks, freedom))
+    half = float(t.ppf(1 - tail / (looks + 1), later)) * error * math.sqrt(seeds / more)
+    return Estimate(found.value, found.value - half, found.value + half, later)
 
 
 def choose_held_out(scores: np.ndarray) -> np.ndarray:

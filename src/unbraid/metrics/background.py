@@ -175,7 +175,7 @@ class _Crew:
 
     def has(self, place: int) -> bool:
         """Return whether the scores of a job have come back."""
-        self._receive(0)
+        self._receive_all()
         return self.found.get(place) is not None
 
     def dismiss(self) -> None:
@@ -187,16 +187,24 @@ class _Crew:
 
     def count_busy(self) -> int:
         """Return the number of processes that still have work."""
-        self._receive(0)
+        self._receive_all()
         return len(self.pipes)
 
-    def _receive(self, timeout: float | None) -> None:
-        for pipe in wait(list(self.pipes), timeout):
+    def _receive_all(self) -> None:
+        """Receive all that has been sent, without waiting for more."""
+        while self._receive(0):
+            pass
+
+    def _receive(self, timeout: float | None) -> bool:
+        """Receive one message of each process that has sent some, and return whether any had."""
+        ready = wait(list(self.pipes), timeout)
+        for pipe in ready:
             assert isinstance(pipe, Connection)
             try:
                 place, self.found[place] = pipe.recv()
             except (EOFError, OSError):  # all jobs are taken, or the process is gone
                 self.pipes.pop(pipe).join()
+        return bool(ready)
 
     def _work(self, jobs: list[partial[Any]], threads: int, unused: Connection, pipe: Connection) -> None:
         """Compute jobs until none is left, or nobody listens."""
