@@ -194,6 +194,56 @@ def test_a_layer_in_two_places_keeps_its_relu(kernels):
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
 
 
+class Tapped(nn.Module):
+    """A user's encoder that also uses what its layers make, before and after the ReLUs."""
+
+    def __init__(self):
+        super().__init__()
+        convs = nn.Conv2d(1, 4, 4, 2, 1), nn.Conv2d(4, 32, 4, 2, 1)
+        self.trunk = nn.Sequential(nn.Sequential(convs[0], nn.ReLU()), nn.Sequential(convs[1], nn.ReLU()))
+
+    def forward(self, x):
+        before = self.trunk[0][0](x)
+        after = self.trunk[0][1](before)
+        parts = before, after.square(), self.trunk[1](after)
+        return torch.stack([part.mean((1, 2, 3)) for part in parts], -1)
+
+
+@pytest.mark.parametrize("kind", ["triton", "cpu"])
+@pytest.mark.parametrize("wrap", [lambda net: net, nn.Sequential, lambda net: nn.ModuleDict({"one": net})["one"]])
+def test_a_users_module_may_use_what_its_layers_make(kernels, kind, wrap):
+    plain = Tapped()
+    ours = use_matrix_products(wrap(copy.deepcopy(plain)), kind)
+    assert any(isinstance(layer, ProductConv2d) for layer in ours.modules())
+    x = torch.randn(2, 1, 8, 8)
+    made, expected = (net(x) for net in (ours, plain))
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
+    for net, out in ((ours, made), (plain, expected)):
+        out.sum().backward()
+        net.found = [parameter.grad for parameter in net.parameters()]
+    assert max(map(distance, ours.found, plain.found)) < 1e-5
+
+
+def test_a_hook_sees_what_a_layer_makes(kernels):
+    net, seen = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()), []
+    net[0].register_forward_hook(lambda layer, inputs, output: seen.append(float(output.detach().min())))
+    use_matrix_products(net, "cpu")(torch.randn(2, 1, 8, 8))
+    assert seen[0] < 0
+
+
+def test_a_part_of_a_network_leaves_it_fit_to_be_copied(kernels):
+    net = use_matrix_products(nn.Sequential(nn.Conv2d(1, 32, 4, 2, 1), nn.ReLU(), nn.Conv2d(32, 4, 3)), "triton")
+    net[:2](torch.randn(2, 1, 8, 8, requires_grad=True))
+    assert net[2].given is not None
+    assert copy.deepcopy(net)[2].given is None
+
+
+def test_an_empty_batch_has_no_gradient(kernels):
+    net = use_matrix_products(nn.Sequential(nn.Conv2d(3, 5, 4, 2, 1), nn.ReLU(), nn.Conv2d(5, 4, 3)), "triton")
+    net(torch.zeros(0, 3, 8, 8)).sum().backward()
+    assert all(not parameter.grad.any() for parameter in net.parameters())
+
+
 @pytest.mark.parametrize("kind", ["matmul", "triton", "cpu"])
 def test_second_derivatives(kernels, kind):
     """Penalties on gradients differentiate twice."""

@@ -14,12 +14,12 @@ from unbraid.operators import Operator
 _BLOCK = 1024
 
 
-@triton.jit(do_not_specialize=["stored_width", "width"])
+@triton.jit(do_not_specialize=["stored_width", "width", "blocks"])
 @no_type_check
-def _gather(stored, index, out, stored_width, width, BITS: tl.constexpr, BLOCK: tl.constexpr):
-    """Unpack one block of numbers of one row: a bit each, the highest first, or a byte over 255."""
-    row = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def _gather(stored, index, out, stored_width, width, blocks, BITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Unpack one of the `blocks` of numbers of one row: a bit each, the highest first, or a byte over 255."""
+    row = (tl.program_id(0) // blocks).to(tl.int64)  # the other axes of a grid end at 65,535
+    place = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     source = stored + tl.load(index + row) * stored_width
     if BITS:
         byte = tl.load(source + place // 8, mask=place < width, other=0).to(tl.int32)
@@ -34,8 +34,9 @@ def gather_rows(stored: Tensor, index: Tensor, width: int, bits: bool) -> Tensor
     """Return rows [*index, width] of bytes or packed bits `stored` [n, …] as float32."""
     rows = index.reshape(-1).contiguous()
     out = torch.empty(*index.shape, width, device=stored.device, dtype=torch.float32)
-    grid, stored_width = (-(-width // _BLOCK), len(rows)), math.prod(stored.shape[1:])
-    launch(_gather, grid, stored, rows, out, stored_width, width, BITS=bits, BLOCK=_BLOCK, writes=(out,))
+    blocks, stored_width = -(-width // _BLOCK), math.prod(stored.shape[1:])
+    sizes = stored_width, width, blocks
+    launch(_gather, (len(rows) * blocks,), stored, rows, out, *sizes, BITS=bits, BLOCK=_BLOCK, writes=(out,))
     return out
 
 

@@ -47,9 +47,9 @@ def _forward(logits, x, out, width, FACTORS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _backward(grad, logits, x, out, width, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def _backward(grad, logits, x, out, width, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
+    row = (tl.program_id(0) // BLOCKS).to(tl.int64)  # the other axes of a grid end at 65,535
+    place = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)
     inside = place < width
     logit = tl.load(logits + row * width + place, mask=inside, other=0.0).to(tl.float32)
     pixel = tl.load(x + row * width + place, mask=inside, other=0.0).to(tl.float32)
@@ -75,8 +75,9 @@ def _(logits: Tensor, x: Tensor) -> Tensor:
 def bernoulli_log_prob_backward(grad: Tensor, logits: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of the logits [rows, width] from that of the log likelihoods [rows]."""
     out, width = torch.empty_like(logits), logits.shape[1]
-    grid = (-(-width // _BLOCK), len(logits))
-    launch(_backward, grid, grad.contiguous(), logits, x, out, width, BLOCK=_BLOCK, writes=(out,))
+    blocks = -(-width // _BLOCK)
+    how = {"BLOCKS": blocks, "BLOCK": _BLOCK}
+    launch(_backward, (len(logits) * blocks,), grad.contiguous(), logits, x, out, width, **how, writes=(out,))
     return out
 
 

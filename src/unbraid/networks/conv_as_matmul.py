@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from importlib.util import find_spec
 from itertools import pairwise, product
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +48,7 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
     convolutions unless a product is faster on a CPU: in layers whose kernel covers the whole image, and in transposed
     ones with few output channels. It also adds the bias of a transposed convolution separately, because its gradient
     takes up to half of the backward pass otherwise. `"triton"` and `"cpu"` also compute a ReLU that follows in an
-    `nn.Sequential`, without memory of its own.
+    `nn.Sequential`, without memory of its own, unless a user's module owns the `nn.Sequential`.
     """
     if kernels == "triton" or (kernels is None and torch.cuda.is_available() and find_spec("triton") is not None):
         from unbraid.networks import conv_ops as _registered  # noqa: F401  registers torch.ops.unbraid.*
@@ -85,15 +85,38 @@ def _fuse_relus(module: nn.Module) -> None:
 def find_relus(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Module, nn.Module | None]]:
     """Yield every ReLU of an `nn.Sequential` between the layer before it and the one after it.
 
-    Layers that occur twice are left out, because their two uses may differ.
+    Layers that occur twice are left out, because their two uses may differ, and so are chains inside a user's own
+    modules: these may use what a single layer makes, before or after its ReLU.
     """
-    chains = [list(part) for part in module.modules() if type(part) is nn.Sequential]
+    chains = [list(part) for part in find_whole_chains(module)]
     uses = Counter(id(child) for part in module.modules() for child in part._modules.values())
     for chain in chains:
         for position, (layer, relu) in enumerate(pairwise(chain)):
             if type(relu) in (nn.ReLU, PassedReLU) and uses[id(layer)] == uses[id(relu)] == 1:
                 after = chain[position + 2] if position + 2 < len(chain) else None
                 yield layer, relu, after if uses[id(after)] == 1 else None
+
+
+def find_whole_chains(module: nn.Module) -> list[nn.Sequential]:
+    """Return every `nn.Sequential` inside `module` that is called as a whole, layer after layer.
+
+    That is known of one that is the module itself, or that belongs to a module of this library or to another such
+    chain. A hook on one of its layers may look at what that layer makes.
+    """
+    owners: dict[int, list[nn.Module]] = {}
+    for part in module.modules():
+        for child in part.children():
+            owners.setdefault(id(child), []).append(part)
+
+    def is_whole(part: nn.Module) -> bool:
+        return part is module or all(map(calls_whole, owners[id(part)]))
+
+    def calls_whole(owner: nn.Module) -> bool:
+        container = type(owner) in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+        return is_whole(owner) if container else type(owner).__module__.partition(".")[0] == "unbraid"
+
+    chains = [part for part in module.modules() if type(part) is nn.Sequential and is_whole(part)]
+    return [chain for chain in chains if not any(layer._forward_hooks for layer in chain)]
 
 
 class PassedReLU(nn.ReLU):
@@ -112,6 +135,10 @@ class ProductLayer(nn.modules.conv._ConvNd):
     masks_input: bool = False  # its kernels differentiate the ReLU before it by masking the gradient of their input
     successor: tuple["ProductLayer", ...] = ()  # the layer after its ReLU; in a tuple, it is no submodule
     given: tuple[Tensor, Tensor] | None  # the output of the layer before and its bits, until this layer runs
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the layer for a copy, without an activation that waits for this layer, which cannot be copied."""
+        return {**self.__dict__, "given": None}
 
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
         """Return whether the library's kernels compute this layer for images of this size and type."""

@@ -355,8 +355,8 @@ def launch_gradient(
     tile = gradient_tile(entries, N, totals == 2, half)
     tiles = -(-N // tile.block_n) * -(-entries // tile.block_k)
     splits = max(1, min(-(-tile.programs // (tiles * members)), rows // (4 * tile.block_m)))
-    chunk = -(-rows // (splits * tile.block_m)) * tile.block_m
-    splits = -(-rows // chunk)
+    chunk = max(1, -(-rows // (splits * tile.block_m))) * tile.block_m  # of an empty batch, too
+    splits = max(1, -(-rows // chunk))
     size = N * entries + (0, N, entries)[totals]
     sums = large.new_empty(splits, members, size, dtype=torch.float32)
     launch(
