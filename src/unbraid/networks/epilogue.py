@@ -71,7 +71,7 @@ class Epilogue:
 
     @property
     def reads_activations(self) -> bool:
-        """True if the mask are images, not bits."""
+        """True if the mask consists of images, not of bits."""
         return self.mask is not None and self.mask.dtype != torch.int32
 
     @property
