@@ -26,8 +26,8 @@ def convolve(
 
     `premasked`: the incoming gradient is masked by this layer's ReLU already. `mask_input`: this layer masks the
     gradient of x by x > 0. `half_weight` is the weight in bfloat16; without it, a product in bfloat16 casts the weight.
-    The second result holds the bits of the output (see `epilogue.py`), of no channels unless `store_bits`. A mask may be
-    such bits; `x_bits` are those of x, if they exist.
+    The second result holds the bits of the output (see `epilogue.py`), of no channels unless `store_bits`. A mask may
+    be such bits; `x_bits` are those of x, if they exist.
     """
     size = (transposed, stride, padding, rows, columns, relu, premasked, mask_input, store_bits, compute, out)
     result, bits = _allocate_images(x, weight, bias, mask, half_weight, x_bits, *size)
