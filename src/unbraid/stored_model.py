@@ -1,5 +1,6 @@
 """The model and the data of a run, loaded from its folder."""
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN, find_missing_path
 from unbraid.errors import RunError
 from unbraid.models import CUSTOM, Model, build
+from unbraid.networks.own_modules import hash_code
 from unbraid.store import RunFolder, select_prefix
 from unbraid.training.modality_config import layout_from_json
 
@@ -61,6 +63,14 @@ def load_model(folder: RunFolder, **modules: nn.Module | None) -> Model:
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise RunError(f"{folder.model_path} does not fit the model of its config: {reason}") from error
+    for side, module in modules.items():
+        known = getattr(config, side).settings.get("code")
+        if module is not None and known not in (None, hash_code(module)):
+            warnings.warn(
+                f"Your {side} has other code, another structure or other attributes than the one with which "
+                f"{folder.path} was trained, so its codes may differ.",
+                stacklevel=2,
+            )
     return model
 
 

@@ -65,11 +65,11 @@ class Model(nn.Module):
     @classmethod
     def make_encoder(cls, chosen: Choice, outputs: Outputs, shape: Shape, *first: "Model") -> nn.Module:
         """Build the encoder of a config; `first` is the model to refine, if any."""
-        return encoders[chosen.name].make(shape, outputs, **chosen.settings)
+        return copy.deepcopy(encoders[chosen.name].make(shape, outputs, **chosen.settings))  # it may be a cached one
 
     @classmethod
     def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: "Model") -> nn.Module:
-        return cls.decoders[chosen.name].make(width, shape, **chosen.settings)
+        return copy.deepcopy(cls.decoders[chosen.name].make(width, shape, **chosen.settings))
 
     @classmethod
     def make_networks(
@@ -157,7 +157,10 @@ def to_full_precision(tensor: Tensor) -> Tensor:
 
 def run_encoder(network: nn.Module, x: Tensor, width: int, name: str = "encoder") -> Tensor:
     """Return an encoder's output [batch, width] in full precision; raise if it has another shape."""
+    before = None if torch.compiler.is_compiling() or x.is_inference() else x._version
     flat = to_full_precision(network(x))
+    if before is not None and x._version != before:
+        raise UsageError(f"The {name} changes its input in place, which is also the target; let it change a copy.")
     if flat.ndim != 2 or flat.shape[1] != width:
         raise UsageError(f"The {name} must return [batch, {width}], not {tuple(flat.shape)}.")
     return flat
@@ -184,7 +187,9 @@ def build(config: Config, shape: Layout, encoder: nn.Module | None = None, decod
     space = Space.from_config(config.latents, config.groups, config.prior)
     kind, settings = model[config.model].make, select_model_settings(config.model, config.objective.settings)
     kind.check(space, settings)
-    own = copy.deepcopy(encoder), copy.deepcopy(decoder)
+    own = copy.deepcopy((encoder, decoder))  # together: they may share weights
+    for network in filter(None, own):
+        network.float()  # trained weights are in float32, and so are observations
     first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
     with seeded(config.training.seed):
         networks = kind.make_networks(config, space, shape, own, settings, *first)

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unbraid.networks.conv_tiles import stores_relu_bits
+from unbraid.networks.own_modules import find_users_networks, find_whole_chains
 
 Kernels = Literal["triton", "matmul", "cpu"]
 Pair = tuple[int, int]
@@ -54,6 +55,7 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
         from unbraid.networks import conv_ops as _registered  # noqa: F401  registers torch.ops.unbraid.*
     elif kernels is None:
         kernels = "matmul"
+    users = find_users_networks(module)
     for layer in module.modules():
         # Change the class, not the submodule: the parent may hold the layer under any name, or twice.
         if type(layer) is nn.Conv2d and _is_plain(layer):
@@ -61,7 +63,7 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
         elif type(layer) is nn.ConvTranspose2d and _is_plain(layer):
             layer.__class__ = ProductConvTranspose2d
         if isinstance(layer, ProductLayer):
-            layer.kernels, layer.given = kernels, None
+            layer.kernels, layer.given, layer.contiguous = kernels, None, id(layer) in users
             layer.register_buffer("half_weight", None, persistent=False)
     if kernels != "matmul":
         _fuse_relus(module)
@@ -70,7 +72,8 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
 
 def _is_plain(layer: nn.Conv2d | nn.ConvTranspose2d) -> bool:
     ungrouped = layer.groups == 1 and layer.dilation == (1, 1)
-    return ungrouped and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    patched = "forward" in layer.__dict__ or "_conv_forward" in layer.__dict__
+    return ungrouped and layer.padding_mode == "zeros" and not isinstance(layer.padding, str) and not patched
 
 
 def _fuse_relus(module: nn.Module) -> None:
@@ -97,28 +100,6 @@ def find_relus(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Module, nn.Mod
                 yield layer, relu, after if uses[id(after)] == 1 else None
 
 
-def find_whole_chains(module: nn.Module) -> list[nn.Sequential]:
-    """Return every `nn.Sequential` inside `module` that is called as a whole, layer after layer.
-
-    That is known of one that is the module itself, or that belongs to a module of this library or to another such
-    chain. A hook on one of its layers may look at what that layer makes.
-    """
-    owners: dict[int, list[nn.Module]] = {}
-    for part in module.modules():
-        for child in part.children():
-            owners.setdefault(id(child), []).append(part)
-
-    def is_whole(part: nn.Module) -> bool:
-        return part is module or all(map(calls_whole, owners[id(part)]))
-
-    def calls_whole(owner: nn.Module) -> bool:
-        container = type(owner) in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-        return is_whole(owner) if container else type(owner).__module__.partition(".")[0] == "unbraid"
-
-    chains = [part for part in module.modules() if type(part) is nn.Sequential and is_whole(part)]
-    return [chain for chain in chains if not any(layer._forward_hooks for layer in chain)]
-
-
 class PassedReLU(nn.ReLU):
     """A ReLU that the layer before it computes; `use_matrix_products` makes it."""
 
@@ -134,6 +115,7 @@ class ProductLayer(nn.modules.conv._ConvNd):
     relu: bool = False  # the layer computes the ReLU after it
     masks_input: bool = False  # its kernels differentiate the ReLU before it by masking the gradient of their input
     successor: tuple["ProductLayer", ...] = ()  # the layer after its ReLU; in a tuple, it is no submodule
+    contiguous: bool = False  # its output lies in memory as torch's does, channels first
     given: tuple[Tensor, Tensor] | None  # the output of the layer before and its bits, until this layer runs
 
     def __getstate__(self) -> dict[str, Any]:
@@ -179,6 +161,9 @@ class ProductLayer(nn.modules.conv._ConvNd):
         given, self.given = self.given, None
         return given[1] if given is not None and given[0] is x else None
 
+    def _lay_out(self, out: Tensor) -> Tensor:
+        return out.contiguous() if self.contiguous else out
+
     def _activate(self, out: Tensor) -> Tensor:
         if not self.relu:
             return out
@@ -198,12 +183,13 @@ class ProductConv2d(ProductLayer, nn.Conv2d):
         stride, padding, dtype = _pair(self.stride), _pair(self.padding), compute_type(input)
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = convolved_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding)
-            return self._run_kernels(input, size, dtype, dtype)
+            return self._lay_out(self._run_kernels(input, size, dtype, dtype))
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         dense = x.shape[2:] == weight.shape[2:] and padding == (0, 0)
         if not dense and self.kernels == "cpu":
             return self._activate(super().forward(input))
-        return self._activate(convolve(x.permute(0, 2, 3, 1), weight, bias, stride, padding).permute(0, 3, 1, 2))
+        out = convolve(x.permute(0, 2, 3, 1), weight, bias, stride, padding).permute(0, 3, 1, 2)
+        return self._lay_out(self._activate(out))
 
 
 class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
@@ -221,14 +207,14 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
             size = transposed_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding, more)
             # losses take observations in float32
             out = torch.float32 if self.out_channels <= MAX_IMAGE_CHANNELS else dtype
-            return self._run_kernels(input, size, dtype, out)
+            return self._lay_out(self._run_kernels(input, size, dtype, out))
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         if x.shape[2:] != (1, 1) and self.kernels == "cpu" and self.out_channels > MAX_IMAGE_CHANNELS:
             # Autocast ignores this layer on a CPU, but an earlier layer may have cast its input.
             out = F.conv_transpose2d(input.to(self.weight.dtype), self.weight, None, stride, padding, more)
             return self._activate(out if bias is None else out + bias.to(out.dtype)[:, None, None])
         out = convolve_transposed(x.permute(0, 2, 3, 1), weight, bias, stride, padding, more)
-        return self._activate(out.permute(0, 3, 1, 2))
+        return self._lay_out(self._activate(out.permute(0, 3, 1, 2)))
 
 
 def compute_type(x: Tensor) -> torch.dtype:

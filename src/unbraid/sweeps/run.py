@@ -120,7 +120,7 @@ def sweep(
         errors = _run_jobs(result, jobs, on, slurm, sources, prepared)
         _finish(result, planned, sources, report)
         if errors:
-            raise RunError(f"{len(errors)} of {len(jobs)} groups failed; the same command tries again. {errors[0]}")
+            raise RunError(f"{len(errors)} of {len(jobs)} groups failed; {_advise(errors[0])}. {errors[0]}")
         if busy:
             raise RunError(folder.describe_busy(busy[0]))
     return result
@@ -265,6 +265,13 @@ def _write_tables(result: Sweep) -> float:
     result.write_tables()
     ended = time.monotonic()
     return ended + (ended - began) / MAX_SHARE_OF_TABLES
+
+
+def _advise(error: object) -> str:
+    """Return what to do after a group has failed."""
+    if "vmap" in str(error):  # torch's word for what stacks members
+        return "their networks cannot train as one program, but one after the other they can (members=1)"
+    return "the same command tries again"
 
 
 def _finish(result: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, report: bool) -> None:

@@ -19,6 +19,7 @@ from unbraid.methods import objective
 from unbraid.models import CUSTOM, model as models
 from unbraid.models.base import select_model_settings
 from unbraid.networks import encoder as encoders, likelihood as likelihoods
+from unbraid.networks.own_modules import hash_code
 from unbraid.objectives import bind
 from unbraid.printable import shorten
 from unbraid.store import select_prefix
@@ -215,17 +216,18 @@ def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
 
 
 def _describe_module(module: nn.Module) -> Choice:
-    """Return what a config records of a user's module: its class, and a hash of its structure and first weights."""
+    """Return what a config records of a user's module: its class, a hash of its code, and one of its weights, too."""
     for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
             raise UsageError(
                 f"Your module has a {type(part).__name__} layer, whose random draws no checkpoint holds, so that a "
                 "resumed run would differ; remove it (the noise of a VAE's code already regularises)."
             )
-    digest = hashlib.sha256(repr(module).encode())
+    code = hash_code(module)
+    digest = hashlib.sha256(code.encode())
     for name, tensor in module.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return Choice(CUSTOM, {"module": type(module).__qualname__, "content": digest.hexdigest()})
+    return Choice(CUSTOM, {"module": type(module).__qualname__, "content": digest.hexdigest(), "code": code})
 
 
 def _only(given: Mapping[str, Any], names: Any) -> dict[str, Any]:

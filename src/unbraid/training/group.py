@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from unbraid.errors import RunError
 from unbraid.networks.conv_as_matmul import ProductConv2d, ProductLayer, use_matrix_products
 from unbraid.networks.fused_norm import fuse_normalisations
+from unbraid.networks.own_modules import find_users_networks
 from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.noise import TRITON
 from unbraid.store import select_prefix
@@ -45,18 +46,21 @@ class Group:
             make_stackable(self.skeleton)
         if device.type == "cuda" and TRITON:
             fuse_normalisations(self.skeleton)
+        self._aliases = _find_aliases(self.skeleton)
+        self.of_users = _list_tensors_of_users(self.skeleton)
         if self.members == 1:
             named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
         else:
             stacked = list(stack_module_state([system.to(device, self.dtype) for system in systems]))
         if device.type == "cuda":
-            stacked[0] = {name: _channels_last(tensor) for name, tensor in stacked[0].items()}
+            stacked[0] = {n: t if n in self.of_users else _channels_last(t) for n, t in stacked[0].items()}
             if self.members > 1:
                 self._lay_out_as_gradients(stacked[0])
         wanted = {name: parameter.requires_grad for name, parameter in self.skeleton.named_parameters()}
         self.parameters: dict[str, Tensor] = {n: t.detach().requires_grad_(wanted[n]) for n, t in stacked[0].items()}
         self.buffers: dict[str, Tensor] = {name: tensor.detach() for name, tensor in stacked[1].items()}
+        self._buffers_of_users = self.of_users & self.buffers.keys()
         self.half_leaves: dict[str, Tensor] = {}
         self.half_kernels: dict[str, Tensor] = {}
 
@@ -101,14 +105,26 @@ class Group:
         """Run the submodule at `path` ("model", "objective.discriminator") on trees of tensors [member, …]."""
         module = self.skeleton.get_submodule(path)
         kernels = {name.removesuffix("weight") + "half_weight": copy for name, copy in self.half_kernels.items()}
-        state = select_prefix(f"{path}.", {**self.leaves, **self.buffers, **kernels})
+        tensors = {**self.leaves, **self.buffers, **kernels}
+        state = select_prefix(f"{path}.", {**tensors, **{name: tensors[of] for name, of in self._aliases.items()}})
+        watched = [name for name in state if f"{path}.{name}" in self._buffers_of_users]
+
+        def call(state: dict[str, Tensor], *inputs: Any) -> tuple[Any, dict[str, Tensor]]:
+            own = dict(state)  # gets the buffers that the module sets to new tensors
+            # torch ties weights by name, and would leave ours in a module that has two names
+            out = functional_call(module, own, inputs, tie_weights=False)
+            return out, {name: own[name] for name in watched if own[name] is not state[name]}
+
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if self.members > 1:
                 dims = tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, inputs)
-                stacked = vmap(lambda state, *inputs: functional_call(module, state, inputs), in_dims=(0, *dims))
-                return stacked(state, *inputs)
-            out = functional_call(module, tree_map(_only_member, state), tree_map(_only_member, inputs))
-            return tree_map(lambda tensor: tensor.unsqueeze(0), out)
+                out, changed = vmap(call, in_dims=(0, *dims))(state, *inputs)
+            else:
+                made = call(tree_map(_only_member, state), *tree_map(_only_member, inputs))
+                out, changed = tree_map(lambda tensor: tensor.unsqueeze(0), made)
+        for name, buffer in changed.items():
+            self.buffers[f"{path}.{name}"].copy_(buffer.detach())
+        return out
 
     def with_new_leaves(self) -> "Group":
         """Return this group with new leaves on the same memory.
@@ -124,8 +140,10 @@ class Group:
     def member_tensors(self, index: int) -> dict[str, Tensor]:
         """Return the state dict of one member."""
         tensors = {**self.parameters, **self.buffers}
-        first = {id(t): name for name, t in reversed(list(self.skeleton.named_parameters(remove_duplicate=False)))}
-        names = {name: first.get(id(t), name) for name, t in self.skeleton.named_parameters(remove_duplicate=False)}
+        first: dict[int, str] = {}
+        names = {}
+        for name, tensor in _list_tensors(self.skeleton, remove_duplicate=False):
+            names[name] = first.setdefault(id(tensor), name)
         saved = self.skeleton.state_dict().keys()  # without non-persistent buffers, with both names of a tied weight
         return {name: tensors[names.get(name, name)][index].clone() for name in saved}
 
@@ -154,6 +172,29 @@ def allow_tf32(allowed: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _list_tensors(module: nn.Module, remove_duplicate: bool) -> list[tuple[str, Tensor]]:
+    """Return parameters and buffers by name; a module that has two names has both, unless duplicates are removed."""
+    named: list[tuple[str, Tensor]] = []
+    for path, part in module.named_modules(remove_duplicate=remove_duplicate):
+        own = (*part._parameters.items(), *part._buffers.items())
+        named += [(f"{path}.{name}" if path else name, tensor) for name, tensor in own if tensor is not None]
+    return named
+
+
+def _find_aliases(module: nn.Module) -> dict[str, str]:
+    """Return the first name of every tensor that another module has, too, by its other names."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(tensor), name) for name, tensor in _list_tensors(module, True)}
+    return {name: of for name, of in names.items() if name != of}
+
+
+def _list_tensors_of_users(module: nn.Module) -> set[str]:
+    """Return the names of tensors inside networks in which a user's class takes part."""
+    users = find_users_networks(module)
+    parts = ((path, part) for path, part in module.named_modules() if id(part) in users)
+    return {f"{path}.{name}" for path, part in parts for name in (*part._parameters, *part._buffers)}
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from unbraid.data.splits import split
 from unbraid.errors import UsageError
 from unbraid.methods import objective as objectives
 from unbraid.models import build, seeded
+from unbraid.networks.own_modules import find_users_networks
 from unbraid.objectives import Objective, bind
 from unbraid.training.distributed import World
 from unbraid.training.execution import Execution
@@ -74,5 +75,9 @@ def _build_system(config: Config, objective: Objective, dataset: FactorDataset, 
         system = System(model, objective.networks(model.space)).train()
     if dataset.device.type == "cpu":
         keep_freed_memory()
-        system.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
+        users = find_users_networks(system)
+        for part in system.modules():
+            for parameter in () if id(part) in users else part.parameters(recurse=False):
+                if parameter.ndim == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     return system

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from unbraid.kernels import compile_ahead, skip_launches
 from unbraid.models import Model
 from unbraid.noise import TRITON
 from unbraid.objectives import Context, Objective
+from unbraid.printable import shorten
 from unbraid.store import select_prefix
 from unbraid.training.distributed import World
 from unbraid.training.execution import CompiledFunction, Execution, RecordedStep, choose_execution, compiles, records
@@ -136,7 +138,20 @@ class State:
             rehearsal.world, rehearsal.needs = World(), self._collect_needs(batch)
             rehearsal.epochs = Epochs(len(self.rows), batch, self.seeds)
             rehearsal.epochs.lay_out_epoch(0)
-            rehearsal._losses(0)
+            before = torch.get_rng_state()
+            losses = rehearsal._losses(0)
+            unmoved = rehearsal._find_unmoved(losses) if self.group.of_users else []
+        if unmoved:
+            warnings.warn(
+                f"No gradient reaches {shorten(', '.join(unmoved), 200)}, so they stay as they are. Inside "
+                "torch.utils.checkpoint, set use_reentrant=False.",
+                stacklevel=1,  # one place, however many rehearsals there are
+            )
+        if not torch.equal(before, torch.get_rng_state()):
+            raise UsageError(
+                "A network or an objective draws from torch's global generator (dropout, torch.randn, …), whose state "
+                "no checkpoint holds: the same seed would give other weights. Remove that, or draw it from a seed."
+            )
         return saved.total
 
     @torch.no_grad()
@@ -170,6 +185,16 @@ class State:
         """Return the loss [member] of every player."""
         loss, _, shared = self._forward(step)
         return [loss, *(self._terms(optimizer, step, shared, "")[0] for optimizer in self.players[1:])]
+
+    def _find_unmoved(self, losses: Sequence[Tensor]) -> list[str]:
+        """Return the names of parameters in users' networks that no gradient of their player's loss reaches."""
+        names = []
+        for optimizer, loss in zip(self.players, losses, strict=True):
+            leaves = [self.group.leaves[name] for name in optimizer.names]
+            gradients = torch.autograd.grad(loss.sum(), leaves, retain_graph=True, allow_unused=True)
+            pairs = zip(optimizer.names, gradients, strict=True)
+            names += [name for name, gradient in pairs if gradient is None and name in self.group.of_users]
+        return names
 
     def final_tensors(self, member: int) -> dict[str, Tensor]:
         """Return the final state dict of a member, recentred if the objective asks for it."""
