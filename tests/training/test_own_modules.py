@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import unbraid as ub
 from tests.support.messages import naming
-from unbraid.errors import UsageError
-from unbraid.networks.own_modules import find_users_networks, hash_code
+from unbraid.errors import RunError, UsageError
+from unbraid.networks.own_modules import check_plain_tensors, find_users_networks, hash_code
+from unbraid.run import score_runs
 
 Z = 2
 IMAGES = (np.random.default_rng(0).random((64, 1, 8, 8)) < 0.3).astype("float32")
@@ -92,6 +94,13 @@ def test_stacked_members_keep_such_buffers_too(tmp_path):
         assert [int(run.model.encoder.calls) for run in both.runs] == [PLAIN["steps"]] * 2
     finally:
         ub.encoder.remove("averaging")
+
+
+def test_members_that_differ_in_a_plain_tensor_are_refused():
+    same, other = (Own(mask=torch.arange(4) == number) for number in (1, 2))
+    check_plain_tensors([same, copy.deepcopy(same)])
+    with pytest.raises(UsageError, match=naming("Own.mask", "register_buffer")):
+        check_plain_tensors([same, other])
 
 
 def _make_averaging(shape, outputs):
@@ -188,6 +197,7 @@ class Checkpointing(Own):
         return self.out(torch.relu(checkpoint(self.conv, x, use_reentrant=True)).flatten(1))
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_parameters_that_no_gradient_reaches_are_named(tmp_path):
     with pytest.warns(UserWarning, match=r"encoder\.conv\.weight"):
         train(tmp_path, Checkpointing())
@@ -218,3 +228,33 @@ def test_only_networks_with_users_classes_count_as_users():
     assert find_users_networks(ours) == set()
     mixed = nn.Sequential(ours, Flat())
     assert find_users_networks(mixed) == {id(part) for part in mixed.modules()}
+
+
+class Featured(nn.Module):
+    """An encoder of fixed random features, which are no weights."""
+
+    def __init__(self, pixels, outputs):
+        super().__init__()
+        self.features = torch.randn(pixels, 8)
+        self.out = nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.out(torch.cos(x.flatten(1) @ self.features.to(x.device)))
+
+
+def test_runs_that_are_scored_together_are_encoded_each_by_its_own_module(tmp_path):
+    def make(shape, outputs):
+        """Return an encoder with features of its own."""
+        return Featured(math.prod(shape), 2 * Z)
+
+    try:
+        ub.encoder("featured")(make)
+        how = {**PLAIN, "root": tmp_path, "encoder": "featured", "decoder": "mlp", "decoder_hidden": (8,)}
+        runs = [ub.train("vae", data=IMAGES, seed=seed, **how) for seed in (0, 1)]
+        alone = [run.score("elbo/closed-form", save=False)[0].value for run in runs]
+        together = [scores[0].value for _, scores in score_runs(runs, "elbo/closed-form", save=False)]
+        assert together == pytest.approx(alone, rel=1e-6)
+        with pytest.raises(RunError, match=naming("Featured.features", "register_buffer")):
+            ub.sweep("vae", data=IMAGES, seed=[0, 1], members=2, metrics=[], report=False, **how)
+    finally:
+        ub.encoder.remove("featured")

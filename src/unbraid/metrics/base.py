@@ -22,6 +22,7 @@ from unbraid.metrics.own_metrics import blame_own_metric, check_own_scores
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
 from unbraid.names import FULL, PUBLISHED_PROTOCOLS, list_metric_names
+from unbraid.networks.own_modules import find_users_networks
 from unbraid.progress import track
 from unbraid.registry import Entry, check_count
 from unbraid.training.group import Group, System, allow_tf32
@@ -249,8 +250,13 @@ class Evaluation:
 
 
 def encode_together(evaluations: Sequence[Evaluation]) -> None:
-    """Encode the rows of several models with the same structure and rows in one stacked pass."""
+    """Encode the rows of several models with the same structure and rows in one stacked pass.
+
+    A user's class may not allow that, or differ between models in what no weight shows: such a model encodes itself.
+    """
     first = evaluations[0]
+    if find_users_networks(first.model):
+        return
     parts: list[dict[str, Tensor]] = []
     members, device = len(evaluations), first.dataset.device
     # A group changes the layers of its first system, so that one is a copy.

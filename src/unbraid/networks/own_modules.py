@@ -4,9 +4,13 @@ import ast
 import hashlib
 import inspect
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from unbraid.errors import UsageError
 
 PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
 
@@ -53,6 +57,18 @@ def _is_watched(layer: nn.Module) -> bool:
     """Return whether anybody sees, or changes, what a layer gets and makes."""
     hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
     return any(hooks) or "forward" in layer.__dict__
+
+
+def check_plain_tensors(modules: Sequence[nn.Module]) -> None:
+    """Raise if modules of one structure, which are to be stacked, differ in a tensor that is no parameter or buffer."""
+    for path, part in filter(lambda named: is_users(named[1]), modules[0].named_modules()):
+        others = [vars(each.get_submodule(path)) for each in modules[1:]]
+        for key, value in vars(part).items():
+            if isinstance(value, Tensor) and not all(torch.equal(value.cpu(), other[key].cpu()) for other in others):
+                raise UsageError(
+                    f"{type(part).__name__}.{key} is a tensor that differs between members of a sweep; make it a "
+                    f"buffer (self.register_buffer({key!r}, …)), so that each keeps its own."
+                )
 
 
 def hash_code(module: nn.Module) -> str:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from unbraid.errors import RunError
 from unbraid.networks.conv_as_matmul import ProductConv2d, ProductLayer, use_matrix_products
 from unbraid.networks.fused_norm import fuse_normalisations
-from unbraid.networks.own_modules import find_users_networks
+from unbraid.networks.own_modules import check_plain_tensors, find_users_networks
 from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.noise import TRITON
 from unbraid.store import select_prefix
@@ -43,6 +43,7 @@ class Group:
         if device.type in ("cpu", "cuda"):
             use_matrix_products(self.skeleton, "cpu" if device.type == "cpu" else None)
         if self.members > 1:
+            check_plain_tensors(systems)
             make_stackable(self.skeleton)
         if device.type == "cuda" and TRITON:
             fuse_normalisations(self.skeleton)
