@@ -159,6 +159,21 @@ def test_an_encoder_that_changes_its_input_is_refused(tmp_path):
         train(tmp_path, Changing())
 
 
+class Pair(Own):
+    def forward(self, x):
+        return super().forward(x).chunk(2, -1)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_an_encoder_returns_a_tensor(tmp_path, registered):
+    try:
+        ub.encoder("pair")(lambda shape, outputs: Pair())
+        with pytest.raises(UsageError, match=naming("encoder", "tensor", "tuple")):
+            train(tmp_path, "pair" if registered else Pair())
+    finally:
+        ub.encoder.remove("pair")
+
+
 class Drawing(Own):
     def forward(self, x):
         return super().forward(nn.functional.dropout(x, 0.1, self.training))

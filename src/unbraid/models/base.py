@@ -158,7 +158,7 @@ def to_full_precision(tensor: Tensor) -> Tensor:
 def run_encoder(network: nn.Module, x: Tensor, width: int, name: str = "encoder") -> Tensor:
     """Return an encoder's output [batch, width] in full precision; raise if it has another shape."""
     before = None if torch.compiler.is_compiling() or x.is_inference() else x._version
-    flat = to_full_precision(network(x))
+    flat = _take_tensor(network(x), name)
     if before is not None and x._version != before:
         raise UsageError(f"The {name} changes its input in place, which is also the target; let it change a copy.")
     if flat.ndim != 2 or flat.shape[1] != width:
@@ -168,10 +168,17 @@ def run_encoder(network: nn.Module, x: Tensor, width: int, name: str = "encoder"
 
 def run_decoder(network: Callable[..., Tensor], shape: Shape, *inputs: Tensor, name: str = "decoder") -> Tensor:
     """Return a decoder's output [batch, *shape] in full precision; raise if it has another shape."""
-    raw = to_full_precision(network(*inputs))
+    raw = _take_tensor(network(*inputs), name)
     if tuple(raw.shape[1:]) != tuple(shape):  # a likelihood would broadcast it silently
         raise UsageError(f"The {name} must return observations of shape {shape}, not {tuple(raw.shape[1:])}.")
     return raw
+
+
+def _take_tensor(output: Any, name: str) -> Tensor:
+    """Return what a network has made in full precision; raise if it is no tensor."""
+    if not isinstance(output, Tensor):
+        raise UsageError(f"The {name} must return a tensor, not a {type(output).__name__}.")
+    return to_full_precision(output)
 
 
 def select_model_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
