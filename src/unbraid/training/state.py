@@ -138,7 +138,7 @@ class State:
             rehearsal.world, rehearsal.needs = World(), self._collect_needs(batch)
             rehearsal.epochs = Epochs(len(self.rows), batch, self.seeds)
             rehearsal.epochs.lay_out_epoch(0)
-            before = torch.get_rng_state()
+            before = self._read_generators()
             losses = rehearsal._losses(0)
             unmoved = rehearsal._find_unmoved(losses) if self.group.of_users else []
         if unmoved:
@@ -147,7 +147,7 @@ class State:
                 "torch.utils.checkpoint, set use_reentrant=False.",
                 stacklevel=1,  # one place, however many rehearsals there are
             )
-        if not torch.equal(before, torch.get_rng_state()):
+        if not all(map(torch.equal, before, self._read_generators())):
             raise UsageError(
                 "A network or an objective draws from torch's global generator (dropout, torch.randn, …), whose state "
                 "no checkpoint holds: the same seed would give other weights. Remove that, or draw it from a seed."
@@ -185,6 +185,11 @@ class State:
         """Return the loss [member] of every player."""
         loss, _, shared = self._forward(step)
         return [loss, *(self._terms(optimizer, step, shared, "")[0] for optimizer in self.players[1:])]
+
+    def _read_generators(self) -> list[Tensor]:
+        """Return the states of torch's global generators that a step could draw from."""
+        device = self.dataset.device
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
     def _find_unmoved(self, losses: Sequence[Tensor]) -> list[str]:
         """Return the names of parameters in users' networks that no gradient of their player's loss reaches."""
