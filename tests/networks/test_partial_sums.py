@@ -5,29 +5,21 @@ import importlib
 import pytest
 import torch
 
+from tests.support.launches import note_launches
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture
 def sums(monkeypatch):
-    """The module, and what it launches."""
-    pytest.importorskip("triton")
-    module = importlib.import_module("unbraid.networks.partial_sums")
-    module.launched, real = [], module.launch
-
-    def note(kernel, *arguments, **constants):
-        module.launched.append(constants["PARTS"])
-        real(kernel, *arguments, **constants)
-
-    monkeypatch.setattr(module, "launch", note)
-    return module
+    return note_launches(monkeypatch, "unbraid.networks.partial_sums")
 
 
 @pytest.mark.parametrize("shape", [(4, 2, 544), (3, 1, 1024), (2, 3, 1025), (32, 1, 7), (4, 2, 4, 528), (1, 2, 4, 33)])
 def test_equal_torchs_sums(sums, shape):
     parts = torch.randn(shape, device=DEVICE)
     made = sums.add_parts(parts)
-    assert sums.launched == [shape[0]]
+    assert [constants["PARTS"] for _, constants in sums.launched] == [shape[0]]
     expected = parts.double().sum(0 if len(shape) == 3 else (0, 2))
     torch.testing.assert_close(made.double(), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(made, sums.add_parts(parts))

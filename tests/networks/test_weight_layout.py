@@ -5,22 +5,14 @@ import importlib
 import pytest
 import torch
 
+from tests.support.launches import note_launches
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture
 def layout(monkeypatch):
-    """The module, and what it launches."""
-    pytest.importorskip("triton")
-    module = importlib.import_module("unbraid.networks.weight_layout")
-    module.launched, real = [], module.launch
-
-    def note(kernel, *arguments, **constants):
-        module.launched.append(kernel.__name__)
-        real(kernel, *arguments, **constants)
-
-    monkeypatch.setattr(module, "launch", note)
-    return module
+    return note_launches(monkeypatch, "unbraid.networks.weight_layout")
 
 
 def along(layout, weight: torch.Tensor) -> None:
@@ -36,7 +28,7 @@ def test_copies_equal_the_weight(layout, channels):
     along(layout, last)
     along(layout, last.contiguous())
     along(layout, torch.randn(1, c, n, 4, 3, device=DEVICE).expand(2, -1, -1, -1, -1))
-    assert layout.launched == ["_transpose"] * (3 if channels != (1, 1) else 1)
+    assert [name for name, _ in layout.launched] == ["_transpose"] * (3 if channels != (1, 1) else 1)
 
 
 def test_nothing_is_copied_without_need_and_odd_layouts_by_torch(layout, monkeypatch):
@@ -55,4 +47,4 @@ def test_products_use_it_in_float32(layout):
     kernels.launch_product(True, x, weight, out, 2, 1, torch.float32, kernels.Epilogue(None, False, None))
     expected = torch.nn.functional.conv_transpose2d(x[0].permute(0, 3, 1, 2), weight[0], stride=2, padding=1)
     torch.testing.assert_close(out[0].permute(0, 3, 1, 2), expected, rtol=1e-3, atol=1e-3)
-    assert layout.launched == ["_transpose"]
+    assert [name for name, _ in layout.launched] == ["_transpose"]

@@ -159,6 +159,23 @@ def test_an_encoder_that_changes_its_input_is_refused(tmp_path):
         train(tmp_path, Changing())
 
 
+class Asking(Own):
+    def forward(self, x):
+        return super().forward(x) if x.sum().item() >= 0 else super().forward(-x)
+
+
+def test_networks_that_cannot_be_stacked_are_told_how_to_train(tmp_path):
+    try:
+        ub.encoder("asking")(lambda shape, outputs: Asking())
+        how = {**PLAIN, "root": tmp_path, "encoder": "asking", "decoder": "mlp", "decoder_hidden": (8,)}
+        both = {"seed": [0, 1], "metrics": [], "report": False}
+        with pytest.raises(RunError, match=naming("members=1")):
+            ub.sweep("vae", data=IMAGES, members=2, **both, **how)
+        assert len(ub.sweep("vae", data=IMAGES, members=1, **both, **how)) == 2
+    finally:
+        ub.encoder.remove("asking")
+
+
 class Pair(Own):
     def forward(self, x):
         return super().forward(x).chunk(2, -1)

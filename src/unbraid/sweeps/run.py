@@ -15,6 +15,7 @@ from unbraid.config import Config
 from unbraid.data.find import GIVEN, Data
 from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.folder_names import check_folder_name, to_path
+from unbraid.invocation import choose_wording
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
 from unbraid.printable import pluralise
@@ -270,7 +271,8 @@ def _write_tables(result: Sweep) -> float:
 def _advise(error: object) -> str:
     """Return what to do after a group has failed."""
     if "vmap" in str(error):  # torch's word for what stacks members
-        return "their networks cannot train as one program, but one after the other they can (members=1)"
+        alone = choose_wording("--members 1", "members=1")
+        return f"their networks cannot train as one program; {alone} trains one run after the other"
     return "the same command tries again"
 
 
