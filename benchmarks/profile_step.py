@@ -24,14 +24,21 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from unbraid.config import Choice
-from unbraid.networks import conv_kernels, doubling_kernel, halving_kernels, last_layer_kernel, picture_kernels
+from unbraid.networks import (
+    conv_kernels,
+    doubling_kernel,
+    folding_kernel,
+    halving_kernels,
+    last_layer_kernel,
+    picture_kernels,
+)
 from unbraid.training.configure import configure
 from unbraid.training.execution import Execution
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
 PROFILED_STEPS = 20
-LAYER_MODULES = (conv_kernels, picture_kernels, last_layer_kernel, halving_kernels, doubling_kernel)
+LAYER_MODULES = (conv_kernels, folding_kernel, picture_kernels, last_layer_kernel, halving_kernels, doubling_kernel)
 LAYER_KERNELS = ("_product", "_fold", "_gradient", "_windows", "_last_layer", "_halve", "_halve_gradient", "_double")
 SHAPE = ("H", "C", "N", "U", "KERNEL", "STRIDE", "TRANSPOSED", "PRODUCT", "TOTALS")
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_R", "num_warps", "num_stages")

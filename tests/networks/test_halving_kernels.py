@@ -216,6 +216,20 @@ def test_some_lines_of_an_image_are_doubled_by_each_program(tiles, always, monke
     assert distance(out[0].permute(0, 3, 1, 2).cpu(), expected) < ERROR
 
 
+@pytest.mark.parametrize(("N", "side"), [(64, 8), (64, 12), (24, 8), (32, 6)])
+def test_sums_of_rows_for_a_bias_come_from_products(tiles, monkeypatch, N, side):
+    """In 16 bits, of many numbers and of few, whether or not a tile consists of whole images; some rows are left."""
+    ops = importlib.import_module("unbraid.networks.conv_ops")
+    monkeypatch.setattr(tiles, "HALVES_LINES", False)
+    torch.manual_seed(0)
+    large, small = torch.randn(2, 7, 16, side, side), torch.randn(2, 7, N, side // 2, side // 2)
+    flat = ops.kernel_gradient(large.to(DEVICE, HALF), small.to(DEVICE, HALF), 4, 2, 1, ops.SUMS_OF_SMALL, HALF).cpu()
+    gradients = [torch.nn.grad.conv2d_weight(a, (N, 16, 4, 4), b, 2, 1) for a, b in zip(large, small, strict=True)]
+    expected = torch.stack(gradients).permute(0, 1, 3, 4, 2).flatten(1)
+    assert distance(flat[:, : expected.shape[1]], expected) < ERROR
+    assert distance(flat[:, expected.shape[1] :], small.sum((1, 3, 4))) < ERROR
+
+
 def test_small_cards_keep_the_kernels_that_need_less_memory(tiles, monkeypatch):
     choice = importlib.import_module("unbraid.networks.conv_choice")
     monkeypatch.setattr(choice.kernels, "runs_kernels", lambda *_: True)

@@ -19,6 +19,7 @@ from unbraid.networks.conv_tiles import (
 )
 from unbraid.networks.doubling_kernel import launch_doubling
 from unbraid.networks.epilogue import Epilogue
+from unbraid.networks.folding_kernel import MAX_NUMBERS_TO_FOLD, launch_folded_product
 from unbraid.networks.halving_kernels import launch_halving, launch_halving_gradient
 from unbraid.networks.last_layer_kernel import launch_last_layer
 from unbraid.networks.picture_kernels import Gradient, differentiate_windows
@@ -33,8 +34,8 @@ def launch_convolution(
     count, image, N = _count_images(x, compute), x.shape[2:], out.shape[-1]
     if transposed and walks_lines(image, out.shape[2:], layer, x.dtype.itemsize):
         launch_last_layer(x, weight, out, compute, epilogue)
-    elif transposed and N * layer.kernel**2 <= kernels.MAX_NUMBERS_TO_FOLD:
-        kernels.launch_folded_product(x, weight, out, stride, padding, compute, epilogue)
+    elif transposed and N * layer.kernel**2 <= MAX_NUMBERS_TO_FOLD:
+        launch_folded_product(x, weight, out, stride, padding, compute, epilogue)
     elif transposed and doubles_lines(count, image, out.shape[2:], layer):
         launch_doubling(x, weight, out, compute, epilogue)
     elif not transposed and layer.size == 2 and halves_lines(count, image, N, layer):

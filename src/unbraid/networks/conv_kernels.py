@@ -37,9 +37,6 @@ from unbraid.networks.epilogue import Epilogue, keep_signed, pack_signs
 from unbraid.networks.partial_sums import add_parts
 from unbraid.networks.weight_layout import along_inputs
 
-MAX_NUMBERS_TO_FOLD = 64
-"""With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
-
 PART = tl.bfloat16
 """Type of the two parts of a float32 in gradients of weights that may be computed in TF32."""
 
@@ -153,16 +150,26 @@ def _product(
 @triton.jit
 @no_type_check
 def _read_rows(large, small, begin, end, tap, j, n, SHAPE: tl.constexpr):
-    """Read some rows of the columns of `large` and of the numbers of `small`, [BLOCK_R, …]; zeros from `end` on."""
+    """Read some rows of the columns of `large` and of the numbers of `small`, [BLOCK_R, …]; zeros from `end` on.
+
+    If these are rows of whole images, only the first image depends on `begin`, a multiple of BLOCK_R: the places of
+    all numbers relative to it are computed once, before the loop.
+    """
     H, W, C, N, U, V, KERNEL, STRIDE, PADDING, BLOCK_R = SHAPE
-    row = begin + tl.arange(0, BLOCK_R)
+    index = tl.arange(0, BLOCK_R)
+    if BLOCK_R % (U * V) == 0:
+        row, image = index, index // (U * V)
+        large += tl.cast(begin // (U * V), tl.int64) * (H * W * C)
+    else:
+        row = begin + index
+        image = (row // (U * V)).to(tl.int64)
     line = (row // V % U * STRIDE - PADDING)[:, None] + tap
     place = ((row % V * STRIDE - PADDING) * C)[:, None] + j[None, :]
-    inside = (line >= 0) & (line < H) & (row < end)[:, None] & (place >= 0) & (place < W * C) & (tap < KERNEL)
-    pictures = large + (row // (U * V)).to(tl.int64) * (H * W * C)
-    column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0)
-    known = (row < end)[:, None] & (n < N)[None, :]
-    return column, tl.load(small + row.to(tl.int64)[:, None] * N + n[None, :], mask=known, other=0.0)
+    known = (index < end - begin)[:, None]
+    inside = known & ((line >= 0) & (line < H) & (place >= 0) & (place < W * C) & (tap < KERNEL))
+    column = tl.load(large + ((image * (H * W * C))[:, None] + (line * (W * C) + place)), mask=inside, other=0.0)
+    numbers = small + tl.cast(begin, tl.int64) * N + (index[:, None] * N + n[None, :])
+    return column, tl.load(numbers, mask=known & (n < N)[None, :], other=0.0)
 
 
 @triton.jit
@@ -198,6 +205,23 @@ def add_sums_of_rows(total, columns, ones, COMPUTE: tl.constexpr, PARTS: tl.cons
     return total
 
 
+@triton.jit
+@no_type_check
+def _add_small(total, numbers, ones, HOW: tl.constexpr):
+    """Add the rows of numbers to a total: as they are (0), by a product with ones (1), or of ones with them (2).
+
+    Numbers on their way to shared memory must be read there by products alone. If registers read them as well, Triton
+    (3.6) keeps a buffer less of them: it copies the next ones over those that the last product may still read.
+    """
+    if HOW == 0:
+        total += numbers.to(tl.float32)
+    elif HOW == 1:
+        total = tl.dot(tl.trans(numbers), ones, total)
+    else:  # few numbers make no product of the kind that reads shared memory, with 64 rows or more
+        total = tl.dot(ones, numbers, total)
+    return total
+
+
 @triton.jit(do_not_specialize=["members", "rows", "chunk"])
 @no_type_check
 def _gradient(
@@ -225,8 +249,10 @@ def _gradient(
     j = k % RUN
 
     total = tl.full((BLOCK_K, BLOCK_N), 0.0, tl.float32)
+    HOW: tl.constexpr = 0 if AHEAD or small.dtype.element_ty != COMPUTE else 1 if BLOCK_N >= 64 else 2
     if TOTALS == 1:
-        of_small = tl.full((BLOCK_R, BLOCK_N), 0.0, tl.float32)
+        of_small = tl.full(((BLOCK_R, BLOCK_N), (BLOCK_N, 16), (64, BLOCK_N))[HOW], 0.0, tl.float32)
+        ones = tl.full((64, BLOCK_R) if HOW == 2 else (BLOCK_R, 16), 1.0, COMPUTE)
     if TOTALS == 2 and PARTS is not None:  # two more products would take registers from the three that count
         of_large = tl.full((BLOCK_R, BLOCK_K), 0.0, tl.float32)
     elif TOTALS == 2:
@@ -245,7 +271,7 @@ def _gradient(
         column = column.to(COMPUTE)
         total = add_product_of_rows(total, column, signal, COMPUTE, PARTS, PRECISION)
         if TOTALS == 1:
-            of_small += signal.to(tl.float32)
+            of_small = _add_small(of_small, signal, ones, HOW)
         if TOTALS == 2 and PARTS is not None:
             of_large += column
         elif TOTALS == 2:
@@ -255,45 +281,12 @@ def _gradient(
     tl.store(sums + n[None, :] * (KERNEL * RUN) + k[:, None], total, mask=wanted)
     if TOTALS == 1:
         first = (n < N) & (tl.program_id(0) // TILES_N == 0)
-        tl.store(sums + N * KERNEL * RUN + n, tl.sum(of_small, 0), mask=first)
+        each = tl.sum(of_small, 0) if HOW == 0 else tl.max(of_small, 2 - HOW)  # those of a product are equal
+        tl.store(sums + N * KERNEL * RUN + n, each, mask=first)
     if TOTALS == 2:
         first = (k < KERNEL * RUN) & (tl.program_id(0) % TILES_N == 0)
         each = tl.sum(of_large, 0) if PARTS is not None else tl.max(of_large, 1)  # columns of the product are equal
         tl.store(sums + N * KERNEL * RUN + k, each, mask=first)
-
-
-@triton.jit(do_not_specialize=["pixels", "biased", "relu", "masked"])
-@no_type_check
-def _fold(
-    products, bias, mask, out, pixels, biased, relu, masked,
-    H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OUT_H: tl.constexpr, OUT_W: tl.constexpr,
-    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Add products [batch, i, j, ky, kx, n] where they belong: out[s i + ky - p, s j + kx - p, n]."""
-    TAPS: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE
-    member = tl.program_id(1).to(tl.int64)
-    products += member * (pixels // (OUT_H * OUT_W * N)) * (H * W * N * KERNEL * KERNEL)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    n = place % N
-    z = place // N % OUT_W + PADDING
-    y = place // (N * OUT_W) % OUT_H + PADDING
-    image = (place // (N * OUT_W * OUT_H)).to(tl.int64)
-    total = tl.load(bias + member * N + n, mask=(place < pixels) & (biased != 0), other=0.0).to(tl.float32)
-    for a in tl.static_range(TAPS):
-        for b in tl.static_range(TAPS):
-            i = y // STRIDE - a
-            j = z // STRIDE - b
-            ky = y % STRIDE + STRIDE * a
-            kx = z % STRIDE + STRIDE * b
-            known = (i >= 0) & (i < H) & (j >= 0) & (j < W) & (ky < KERNEL) & (kx < KERNEL) & (place < pixels)
-            entry = ((image * H + i) * W + j) * (KERNEL * KERNEL * N) + (ky * KERNEL + kx) * N + n
-            total += tl.load(products + entry, mask=known, other=0.0)
-    if relu != 0:
-        total = tl.maximum(total, 0.0)
-    if masked != 0:
-        kept = tl.load(mask + member * pixels + place, mask=place < pixels, other=0.0)
-        total = tl.where(kept > 0, total, 0.0)
-    tl.store(out + member * pixels + place, total.to(out.dtype.element_ty), mask=place < pixels)
 
 
 def launch_product(
@@ -322,25 +315,6 @@ def launch_product(
         COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
         writes=(out, epilogue.target(out)),
-    )  # fmt: skip
-
-
-def launch_folded_product(
-    x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, compute: torch.dtype, epilogue: Epilogue
-) -> None:
-    """Run `spread` for few numbers per pixel: first the products of every kernel entry, then their sums."""
-    members, batch, H, W, C = x.shape
-    out_h, out_w, N = out.shape[2:]
-    kernel = weight.shape[-1]
-    entries = weight.permute(0, 1, 3, 4, 2).reshape(members, C, -1, 1, 1).transpose(1, 2)  # [member, (ky, kx, n), C]
-    products = x.new_empty(members, batch, H, W, entries.shape[1], dtype=torch.float32)
-    launch_product(False, x, entries, products, 1, 0, compute, Epilogue(None, False, None))
-    pixels, block = batch * out_h * out_w * N, 512
-    launch(
-        _fold, (-(-pixels // block), members),
-        products, *epilogue.pointers(out), out, pixels, *epilogue.flags,
-        H=H, W=W, N=N, OUT_H=out_h, OUT_W=out_w, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
-        writes=(out,),
     )  # fmt: skip
 
 

@@ -232,7 +232,7 @@ def halving_gradient_tile(size: int, sums_columns: bool) -> WalkTile:
     """
     if size == 4:
         return WalkTile(32, warps=8, registers=128) if sums_columns else WalkTile(32)
-    return WalkTile(32, warps=8, stages=5) if sums_columns else WalkTile(32, stages=4)
+    return WalkTile(32, stages=4) if sums_columns else WalkTile(64, stages=3)
 
 
 def doubling_tile() -> WalkTile:

@@ -37,12 +37,33 @@ def _read_matrix(weight, k, of_n, of_tap, of_c, C: tl.constexpr, N: tl.constexpr
 
 @triton.jit
 @no_type_check
-def _read_windows(x, image, v, known, i, k, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
+def _locate(tile, member, rows, V: tl.constexpr, BLOCK_M: tl.constexpr, WHOLE: tl.constexpr):
+    """Return a tile's first image, then for each of its rows (batch, v): images after that, v, and if it exists.
+
+    If a tile consists of whole lines of images, only its first image depends on the tile: the places of all numbers
+    relative to it are computed once, before the loop. WHOLE: there are no rows after a member's last.
+    """
+    index = tl.arange(0, BLOCK_M)
+    known = tl.full((BLOCK_M, 1), 1, tl.int1) if WHOLE else (index < rows - tile * BLOCK_M)[:, None]
+    first = member * (rows // V)
+    if BLOCK_M % V == 0:
+        first, image, v = first + tile * (BLOCK_M // V), index // V, index % V
+    else:
+        image, v = ((tile * BLOCK_M + index) // V).to(tl.int64), (tile * BLOCK_M + index) % V
+    return first, image, v, known
+
+
+@triton.jit
+@no_type_check
+def _read_windows(x, first, image, v, known, i, k, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
     """Read lines 2 i - 1 and 2 i as windows [row, (r, kx, c)], with zeros outside of the image."""
-    line = 2 * i - 1 + k // (4 * C)
-    place = (v * (2 * C) - C)[:, None] + (k % (4 * C))[None, :]
-    inside = known & (place >= 0) & (place < W * C) & ((line >= 0) & (line < H))[None, :]
-    return tl.load(x + (image * (H * W * C))[:, None] + (line * (W * C))[None, :] + place, mask=inside, other=0.0)
+    r = k // (4 * C)
+    line = 2 * i - 1 + r
+    across = (v * (2 * C) - C)[:, None] + (k % (4 * C))[None, :]
+    inside = known & ((across >= 0) & (across < W * C)) & ((line >= 0) & (line < H))[None, :]
+    place = (image * (H * W * C))[:, None] + (across + (r * (W * C))[None, :])
+    start = x + first * (H * W * C) + (2 * i - 1) * (W * C)
+    return tl.load(start + place, mask=inside, other=0.0)
 
 
 @triton.jit(do_not_specialize=["rows", "blocks"])
@@ -50,7 +71,7 @@ def _read_windows(x, image, v, known, i, k, H: tl.constexpr, W: tl.constexpr, C:
 def _halve(
     x, weight, bias, mask, out, bits, rows, blocks, of_member, of_n, of_tap, of_c,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, BIASED: tl.constexpr, RELU: tl.constexpr,
-    MASKED: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr,
+    MASKED: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Walk down `blocks` blocks of BLOCK_M rows (batch, v), and compute the outputs; `rows` counts a member's."""
     U: tl.constexpr = H // 2
@@ -73,16 +94,15 @@ def _halve(
     last = tl.minimum(first + blocks, (rows + BLOCK_M - 1) // BLOCK_M)
     for step in range(first * STEPS, last * STEPS):
         i = step % STEPS
-        row = step // STEPS * BLOCK_M + tl.arange(0, BLOCK_M)
-        image = member * (rows // V) + row // V
-        known = (row < rows)[:, None]
-        window = _read_windows(x, image, row % V, known, i, k, H, W, C).to(COMPUTE)
-        position = (image * (U * V) + row % V)[:, None] + (i - 1) * V
+        start, image, v, known = _locate(step // STEPS, member, rows, V, BLOCK_M, WHOLE)
+        window = _read_windows(x, start, image, v, known, i, k, H, W, C).to(COMPUTE)
+        position = (image * (U * V) + v)[:, None]
+        line = start * (U * V) + (i - 1) * V
         wanted = known & (i > 0)
         if MASKED:  # read a step ahead, since nothing else hides how long it takes
             kept = ahead
-            place = (position + V) * READ + tl.arange(0, READ)[None, :]
-            ahead = tl.load(mask + place, mask=known & (i < U), other=0)
+            place = position * READ + tl.arange(0, READ)[None, :]
+            ahead = tl.load(mask + (line + V) * READ + place, mask=known & (i < U), other=0)
         begun, completed = tl.split(tl.reshape(tl.dot(window, matrix), (BLOCK_M, N, 2)))
         made, waiting = waiting + completed, begun
         if BIASED:
@@ -94,10 +114,10 @@ def _halve(
         elif MASKED:
             made = tl.where(kept > 0, made, 0.0)
         stored = made.to(out.dtype.element_ty)
-        tl.store(out + position * N + n[None, :], stored, mask=wanted)
+        tl.store(out + line * N + (position * N + n[None, :]), stored, mask=wanted)
         if STORES_BITS:
             place = position * WORDS + tl.arange(0, WORDS)[None, :]
-            tl.store(bits + place, pack_signs(stored, BLOCK_M, WORDS), mask=wanted)
+            tl.store(bits + line * WORDS + place, pack_signs(stored, BLOCK_M, WORDS), mask=wanted)
 
 
 @triton.jit(do_not_specialize=["rows", "blocks", "members"])
@@ -105,7 +125,7 @@ def _halve(
 def _halve_gradient(
     x, small, sums, rows, blocks, members,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TOTALS: tl.constexpr, SIZE: tl.constexpr,
-    COMPUTE: tl.constexpr, PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
+    COMPUTE: tl.constexpr, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient of the weight over `blocks` blocks of BLOCK_M rows (batch, v); `rows` counts a member's.
 
@@ -128,12 +148,10 @@ def _halve_gradient(
     last = tl.minimum(first + blocks, (rows + BLOCK_M - 1) // BLOCK_M)
     for step in range(first * STEPS, last * STEPS):
         i = step % STEPS
-        row = step // STEPS * BLOCK_M + tl.arange(0, BLOCK_M)
-        image = member * (rows // V) + row // V
-        known = (row < rows)[:, None]
-        window = _read_windows(x, image, row % V, known, i, k, H, W, C)
-        position = (image * (U * V) + row % V)[:, None] + i * V
-        numbers = tl.load(small + position * N + n[None, :], mask=known & (i < U), other=0.0)
+        start, image, v, known = _locate(step // STEPS, member, rows, V, BLOCK_M, WHOLE)
+        window = _read_windows(x, start, image, v, known, i, k, H, W, C)
+        place = ((image * (U * V) + v) * N)[:, None] + n[None, :]
+        numbers = tl.load(small + (start * (U * V) + i * V) * N + place, mask=known & (i < U), other=0.0)
         both = tl.reshape(tl.join(numbers, before), (BLOCK_M, 2 * N))
         before = numbers  # zeros after an image's last line, for the next image
         total = add_product_of_rows(total, window, both, COMPUTE, PARTS, "tf32")
@@ -165,7 +183,7 @@ def launch_halving(x: Tensor, weight: Tensor, out: Tensor, compute: torch.dtype,
         x, weight, *epilogue.pointers(out), out, epilogue.target(out), rows, each,
         weight.stride(0), weight.stride(1), weight.stride(4), weight.stride(2),
         H=H, W=W, C=C, N=out.shape[-1], BIASED=biased, RELU=relu, MASKED=masked, COMPUTE=TRITON_TYPES[compute],
-        BLOCK_M=tile.rows, **tile.launch,
+        BLOCK_M=tile.rows, WHOLE=rows % tile.rows == 0, **tile.launch,
         writes=(out, epilogue.target(out)),
     )  # fmt: skip
 
@@ -182,7 +200,7 @@ def launch_halving_gradient(x: Tensor, small: Tensor, compute: torch.dtype, tota
         _halve_gradient, (programs, members),
         x, small, sums, rows, each, members,
         H=H, W=W, C=C, N=N, TOTALS=totals, SIZE=size, COMPUTE=TRITON_TYPES[compute], PARTS=parts_of(compute),
-        BLOCK_M=tile.rows, **tile.launch,
+        BLOCK_M=tile.rows, WHOLE=rows % tile.rows == 0, **tile.launch,
         writes=(sums,),
     )  # fmt: skip
     return add_parts(sums)

@@ -14,7 +14,7 @@ every entry of the kernel; those of all g are added at the end, with the partial
 
 One program does several tiles, so it reads the weight once. It computes the gradient of a weight, or that and the
 product, which is what the backward pass of a transposed layer needs: both read its input, one as a mask. For a product
-alone `conv_kernels.py` is faster.
+alone `conv_kernels.py` is as fast.
 """
 
 from typing import NamedTuple, no_type_check
@@ -33,16 +33,26 @@ from unbraid.networks.partial_sums import add_parts
 @triton.jit
 @no_type_check
 def _read_windows(pictures, tile, rows, k, SHAPE: tl.constexpr):
-    """Read the windows of a tile's groups, [BLOCK_M, (ky, j)], with zeros outside of the picture."""
+    """Read the windows of a tile's groups, [BLOCK_M, (ky, j)], with zeros outside of the picture.
+
+    If a tile consists of whole lines of one picture, only its first line depends on the tile: the places of all
+    pixels relative to it are computed once, before the loop.
+    """
     H, W, U, GROUPS, STRIDE, PADDING, SPAN, LEAD, WHOLE, BLOCK_M = SHAPE
-    row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    line = (row // GROUPS % U * STRIDE - PADDING)[:, None] + (k // SPAN)[None, :]
+    TILES: tl.constexpr = U * GROUPS // BLOCK_M  # of a picture
+    index = tl.arange(0, BLOCK_M)
+    if WHOLE and BLOCK_M % GROUPS == 0:
+        row, first = index, tile % TILES * (BLOCK_M // GROUPS * STRIDE) - PADDING
+        picture = pictures + tl.cast(tile // TILES, tl.int64) * (H * W)
+    else:
+        row, first = tile * BLOCK_M + index, -PADDING
+        picture = pictures + (row // (GROUPS * U)).to(tl.int64)[:, None] * (H * W)
+    line = (row // GROUPS % U * STRIDE)[:, None] + (k // SPAN)[None, :]
     place = (row % GROUPS * (W // GROUPS) - LEAD)[:, None] + (k % SPAN)[None, :]
-    inside = (line >= 0) & (line < H) & (place >= 0) & (place < W)
+    inside = (line >= -first) & (line < H - first) & ((place >= 0) & (place < W))
     if not WHOLE:
         inside = inside & (row < rows)[:, None]
-    picture = pictures + (row // (GROUPS * U)).to(tl.int64) * (H * W)
-    return tl.load(picture[:, None] + (line * W + place), mask=inside, other=0.0)
+    return tl.load(picture + first * W + (line * W + place), mask=inside, other=0.0)
 
 
 @triton.jit

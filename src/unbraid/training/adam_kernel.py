@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unbraid.kernels import launch
 
-_BLOCK = 2048
+_BLOCK = 1024
 
 MIN_NUMBERS_ALONE = 2**20
 """A parameter with this many numbers over all members gets its own launch, which does not search for its parameter."""
