@@ -1,4 +1,4 @@
-"""Compile the convolution kernels for a card that is not here, and print the shared memory of each as JSON.
+"""Compile the convolution kernels for a card that is not here, and print the shared memory and races of each as JSON.
 
     TRITON_INTERPRET=0 python -m tests.support.kernels_for_hopper
 
@@ -14,11 +14,13 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tests.support.races import find_races
 from unbraid.networks import (
     conv_choice,
     conv_kernels,
     conv_tiles,
     doubling_kernel,
+    folding_kernel,
     halving_kernels,
     last_layer_kernel,
     partial_sums,
@@ -33,8 +35,8 @@ TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 BF16, F32 = torch.bfloat16, torch.float32
 
 
-def compile_launch(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> int:
-    """Return the bytes of shared memory of a launch, specialised as Triton does it."""
+def compile_launch(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[int, list[str]]:
+    """Return the bytes of shared memory of a launch, specialised as Triton does it, and its races."""
     options = {key: constants.pop(key) for key in ("num_warps", "num_stages", "maxnreg") if key in constants}
     constants.pop("writes")
     signature, values, attributes = {}, dict[tuple[int, ...], Any](), {}
@@ -48,7 +50,8 @@ def compile_launch(kernel: Any, arguments: tuple[Any, ...], constants: dict[str,
             attributes[place,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, values, attributes)
     chosen = {key: value for key, value in options.items() if value is not None}
-    return triton.compile(source, target=HOPPER, options=chosen).metadata.shared
+    compiled = triton.compile(source, target=HOPPER, options=chosen)
+    return compiled.metadata.shared, find_races(compiled.asm["ttgir"])
 
 
 def note_launches() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
@@ -58,8 +61,8 @@ def note_launches() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     def launch(kernel: Any, grid: Any, *arguments: Any, **constants: Any) -> None:
         noted.append((kernel, arguments, constants))
 
-    others = (doubling_kernel, halving_kernels, last_layer_kernel, partial_sums, picture_kernels, weight_layout)
-    for module in (conv_kernels, *others):
+    others = (doubling_kernel, folding_kernel, halving_kernels, last_layer_kernel)
+    for module in (conv_kernels, *others, partial_sums, picture_kernels, weight_layout):
         module.launch = launch
     conv_kernels._precision = lambda: "tf32"
     return noted
