@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from unbraid.kernels import compile_ahead, launch, skip_launches
+from unbraid.kernels import allows_kernels, compile_ahead, launch, skip_launches, without_kernels
 from unbraid.shapes import broadcast_leading
 
 
@@ -78,3 +78,15 @@ def test_kernels_are_loaded_before_their_first_launch():
         bernoulli_kernel.bernoulli_log_prob(torch.zeros(3, 5, device="cuda"), torch.ones(3, 5, device="cuda"))
     kernels, *_ = bernoulli_kernel._forward.device_caches[torch.cuda.current_device()]
     assert kernels and all(kernel._run is not None for kernel in kernels.values())
+
+
+def test_a_thread_that_does_without_kernels_leaves_the_others_alone():
+    seen: list[bool] = []
+    with without_kernels():
+        assert not allows_kernels()
+        with without_kernels(False):
+            assert allows_kernels()
+        other = threading.Thread(target=lambda: seen.append(allows_kernels()))
+        other.start()
+        other.join()
+    assert seen == [True] and allows_kernels()

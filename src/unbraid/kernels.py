@@ -1,4 +1,4 @@
-"""Launching Triton kernels, and compiling those of a step in parallel before it runs.
+"""Launching Triton kernels, doing without them, and compiling those of a step in parallel before it runs.
 
 Triton compiles a kernel when it is first launched, one after the other; a step of a convolutional network has some
 forty. `compile_ahead` collects the launches of a dry run and compiles their kernels on all cores.
@@ -23,12 +23,28 @@ _DryRun = list[Callable[[], Any]]
 
 
 class _Thread(threading.local):
-    """The dry run of this thread, if it is in one; other threads go on with their launches."""
+    """The dry run of this thread, if it is in one, and whether it does without kernels; other threads go on."""
 
     dry_run: _DryRun | None = None
+    without: bool = False
 
 
 _thread = _Thread()
+
+
+@contextmanager
+def without_kernels(wanted: bool = True) -> Iterator[None]:
+    """Let torch's operations compute inside the block what kernels of this library would, unless it is not wanted."""
+    before, _thread.without = _thread.without, wanted
+    try:
+        yield
+    finally:
+        _thread.without = before
+
+
+def allows_kernels() -> bool:
+    """Return whether this thread may launch kernels of this library; a step that is compiled always may."""
+    return torch.compiler.is_compiling() or not _thread.without
 
 
 def launch(

@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from unbraid.kernels import allows_kernels
+
 TRITON = find_spec("triton") is not None
 
 SCHEME = 1
@@ -45,14 +47,14 @@ def draw(needs: Mapping[str, Need], seeds: Tensor, step: int | Tensor) -> dict[s
 
 def uniform(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Draw uniform numbers in (0, 1), float32 [member, *shape]."""
-    if seeds.is_cuda and TRITON:
+    if seeds.is_cuda and TRITON and allows_kernels():
         return _draw_on_gpu(seeds, step, (name, name), shape, normal=False)
     return _unit(bits(seeds, step, name, shape)).to(torch.float32).clamp_(2.0**-25, 1 - 2.0**-24)
 
 
 def normal(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Draw standard normal numbers, float32 [member, *shape], by Box and Muller (1958) in float64."""
-    if seeds.is_cuda and TRITON:
+    if seeds.is_cuda and TRITON and allows_kernels():
         return _draw_on_gpu(seeds, step, (name + "/radius", name + "/angle"), shape, normal=True)
     radius = (-2 * _unit(bits(seeds, step, name + "/radius", shape)).log()).sqrt()
     angle = 2 * torch.pi * _unit(bits(seeds, step, name + "/angle", shape))
@@ -82,7 +84,8 @@ def permutation(seeds: Tensor, epoch: int | Tensor, count: int) -> Tensor:
 def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Draw 64 random bits per element, as int64 [member, *shape]; `step` may hold one number per member."""
     rowwise = isinstance(step, Tensor) and step.shape == seeds.shape and len(seeds) * math.prod(shape) > 0
-    if rowwise and seeds.is_cuda and TRITON:  # a permutation is drawn once per epoch: not worth compiling a kernel
+    # A permutation is drawn once per epoch: not worth compiling a kernel.
+    if rowwise and seeds.is_cuda and TRITON and allows_kernels():
         from unbraid.noise_kernel import hash_bits
 
         return hash_bits(seeds, step, hash_name(name), math.prod(shape)).view(len(seeds), *shape)

@@ -34,14 +34,16 @@ class FormatError(RunError):
     """A file has the format of another version, and is not damaged."""
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file atomically, with `facts` in its header."""
+def save_tensors(
+    path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None, sync: bool = True
+) -> None:
+    """Write a safetensors file atomically, with `facts` in its header; `sync` waits for the disk."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        with atomic.replacing(path) as part:
+        with atomic.replacing(path, sync) as part:
             try:
                 save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
             except SafetensorError as error:

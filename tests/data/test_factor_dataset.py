@@ -108,3 +108,17 @@ def test_classes_are_positions_among_sorted_values():
     factors, classes = make_factors(("a", "b"), np.array([[0.5, 9], [0.1, 9], [0.5, 7]]).T)
     assert factors == (Factor("a", 2, (0.1, 0.5)), Factor("b", 2, (7, 9)))
     assert classes.tolist() == [[1, 1], [0, 1], [1, 0]]
+
+
+def test_a_hash_made_ahead_is_that_of_the_content():
+    data, copy = grid(), grid()
+    copy.hash_ahead(data)
+    assert copy.content_hash() == grid().content_hash()
+    assert "_ahead" not in copy.__dict__
+
+
+def test_a_hash_made_ahead_does_not_hide_a_later_write():
+    data, copy = grid(), grid()
+    copy.hash_ahead(data)
+    copy.pixels.stored[0] = 9
+    assert copy.content_hash() != data.content_hash()

@@ -74,3 +74,9 @@ def test_failed_write_leaves_nothing(tmp_path, monkeypatch, error):
     with pytest.raises(DataError, match=naming("data.safetensors", "No space left on device", "UNBRAID_DATA")):
         stored.save(tmp_path / "data.safetensors", FULL)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_set_that_can_be_made_again_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("unbraid.atomic._sync", lambda path: pytest.fail("waited"))
+    made = stored.read_or_make(tmp_path / "data.safetensors", lambda: BITS)
+    assert stored.read_or_make(tmp_path / "data.safetensors", lambda: pytest.fail("made again")).device == made.device

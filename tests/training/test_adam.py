@@ -94,3 +94,23 @@ def test_the_kernel_updates_like_the_formula_and_writes_copies(shapes):
     for copy, parameter in zip(copies[1:], fused[1:], strict=True):
         alive = torch.tensor([0, 2])  # the copy of a dead member stays as it was, like its parameter
         torch.testing.assert_close(copy[alive].float(), parameter[alive], rtol=2**-7, atol=0.0)  # bfloat16
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_torchs_kernel_moves_a_single_run_alike(weight_decay):
+    start = [gradient.float() for gradient in gradients_at(1000, count=1)]
+    plain, by_torch = (
+        StackedAdam([p.clone() for p in start], torch.tensor([1e-2]), weight_decay=weight_decay) for _ in range(2)
+    )
+    by_torch.by_torch = True
+    for step in range(8):
+        gradients = [gradient.float() for gradient in gradients_at(step, count=1)]
+        alive = torch.tensor([step != 5])
+        if step == 5:
+            gradients[0].fill_(math.nan)
+        share = torch.tensor(1 - step / 10, dtype=torch.float64)
+        plain.step(gradients, alive, share)
+        by_torch.step(gradients, alive, share)
+    for name, expected in plain.tensors().items():
+        torch.testing.assert_close(by_torch.tensors()[name], expected)
+    torch.testing.assert_close(by_torch.parameters, plain.parameters)

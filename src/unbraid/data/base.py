@@ -113,4 +113,7 @@ def _load(name: str, settings: Mapping[str, Any], device: torch.device | str) ->
         data = dataset[name].make(**settings)
     if len(data) == 0:
         raise DataError(f"{name} holds no images.")
-    return data.to(device)
+    moved = data.to(device)
+    if moved.device.type == "cuda" and data.device.type == "cpu" and not (data.multimodal or data.pixels.streamed):
+        moved.hash_ahead(data)
+    return moved

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from unbraid.data.modality import Modality
 from unbraid.errors import DataError, unknown
+from unbraid.kernels import allows_kernels
 from unbraid.noise import TRITON
 from unbraid.types import Inputs, Layout, Shape
 
@@ -53,7 +55,7 @@ class Pixels:
         return self.stored.shape[0]
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        if self.stored.is_cuda and self.stored.dtype == torch.uint8 and TRITON:
+        if self.stored.is_cuda and self.stored.dtype == torch.uint8 and TRITON and allows_kernels():
             from unbraid.data.gather_kernel import gather_rows
 
             return gather_rows(self.stored, index, math.prod(self.shape), self.bits).unflatten(-1, self.shape)
@@ -225,11 +227,23 @@ class FactorDataset:
 
     def content_hash(self) -> str:
         """Return the SHA-256 of observations, factor values and test rows, equal on every machine and device."""
-        versions = [part._version for part in self._content() if hasattr(part, "_version")]  # grow with every write
+        versions = self._list_versions()
+        if (ahead := self.__dict__.pop("_ahead", None)) is not None:
+            self.__dict__["_hash"] = (ahead[0], ahead[1].result())
         cached = self.__dict__.get("_hash")
         if cached is None or cached[0] != versions:
             cached = self.__dict__["_hash"] = (versions, self._digest())  # takes seconds for a large data set
         return cached[1]
+
+    def hash_ahead(self, source: "FactorDataset") -> None:
+        """Begin to hash a data set that holds the same, in a thread, since copying a GPU's memory back takes longer."""
+        pool = ThreadPoolExecutor(1)
+        self.__dict__["_ahead"] = (self._list_versions(), pool.submit(source._digest))
+        pool.shutdown(wait=False)
+
+    def _list_versions(self) -> list[int]:
+        """Return the versions of the content, which grow with every write."""
+        return [part._version for part in self._content() if hasattr(part, "_version")]
 
     def _content(self) -> list[Any]:
         return [part for part in (self.pixels.rows, self.table, self.held_out) if part is not None]

@@ -20,8 +20,11 @@ from unbraid.tensor_files import checksum, describe_failure, save_tensors
 FORMAT = 1
 
 
-def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None) -> None:
-    """Write a data set with its checksum; `facts` is anything else worth keeping that JSON holds."""
+def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None, sync: bool = True) -> None:
+    """Write a data set with its checksum; `facts` is anything else worth keeping that JSON holds.
+
+    Without `sync` nothing waits for the disk: a loss of power may leave a file that its checksum reveals.
+    """
     arrays = {"images": data.pixels.stored, "table": data.table, "held_out": data.held_out}
     arrays = {name: array.detach().cpu().contiguous() for name, array in arrays.items() if array is not None}
     description = {
@@ -35,7 +38,7 @@ def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None
     metadata = {"format": str(FORMAT), "checksum": checksum(arrays), "description": json.dumps(description)}
     metadata["seal"] = _seal(metadata)
     try:
-        save_tensors(path, arrays, metadata)
+        save_tensors(path, arrays, metadata, sync)
     except RunError as error:
         reason = describe_failure(error.__cause__ or error)
         raise DataError(f"{path} cannot be written ({reason}); set UNBRAID_DATA to another folder.") from error
@@ -80,15 +83,18 @@ def _seal(metadata: Mapping[str, str]) -> str:
 
 
 def read_or_make(path: Path, make: Callable[[], FactorDataset]) -> FactorDataset:
-    """Return the data set in a file, or make and store it; a file that cannot be used only causes a warning."""
+    """Return the data set in a file, or make and store it; a file that cannot be used only causes a warning.
+
+    The result is in the memory of the CPU, wherever it was made.
+    """
     try:
         if path.exists():
             return read(path)
     except DataError as error:
         warnings.warn(f"{error} It is made again.", stacklevel=4)
-    data = make()
+    data = make().to("cpu")
     try:
-        save(path, data)
+        save(path, data, sync=False)  # a damaged file is made again, and half a gigabyte takes a disk seconds
     except DataError as error:
         warnings.warn(f"{data.name} is not kept: {error}", stacklevel=4)
     return data

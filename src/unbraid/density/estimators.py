@@ -31,6 +31,7 @@ from torch import Tensor
 from unbraid.density.chunks import sum_over_components
 from unbraid.density.mixed_estimator import is_mixed, join_normals, list_normal_leaves, mixed_densities
 from unbraid.errors import UsageError, unknown
+from unbraid.kernels import allows_kernels
 from unbraid.latents import Normal, Space
 from unbraid.latents.positions import select
 
@@ -171,7 +172,8 @@ def can_mix(space: Space, tensors: Iterable[Tensor]) -> bool:
 
 
 def _suit_kernels(tensors: Iterable[Tensor]) -> bool:
-    return TRITON and all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
+    suited = all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
+    return suited and TRITON and allows_kernels()
 
 
 def _fused_aggregate(

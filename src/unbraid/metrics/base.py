@@ -264,7 +264,7 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     systems = [System(_Encoder(model), {}) for model in models]
     group = Group(systems, device, "tf32" if first.uses_tf32 else "f32")
     batch = max(1, first.batch // members) if device.type == "cpu" else first.batch
-    with torch.no_grad(), group.set_tf32():
+    with torch.no_grad(), group.computing():
         for chunk in track("encoding", first.rows.split(batch)):
             inputs = tree_map_only(Tensor, lambda x: x.expand(members, *x.shape), first.dataset.inputs(chunk))
             parts.append(group.apply("model", inputs))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unbraid.errors import UsageError
+from unbraid.kernels import allows_kernels
 from unbraid.noise import TRITON
 from unbraid.registry import Facts, Registry
 
@@ -42,7 +43,8 @@ class BernoulliLikelihood(Likelihood):
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
         """Return x log p + (1 - x) log (1 - p)."""
         logits = parameters[""]
-        if TRITON and logits.is_cuda and logits.shape == x.shape and logits.dtype != torch.float64:
+        suited = logits.is_cuda and logits.shape == x.shape and logits.dtype != torch.float64
+        if TRITON and suited and allows_kernels():
             from unbraid.networks.bernoulli_kernel import bernoulli_log_prob
 
             rows, width = logits.shape[:-dims], math.prod(logits.shape[-dims:])

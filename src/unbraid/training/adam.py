@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unbraid.kernels import allows_kernels
 from unbraid.noise import TRITON
 
 
@@ -89,7 +90,9 @@ class StackedAdam(_Adam):
         self.rate = rate
         self.copies = list(copies) or [None] * len(self.parameters)  # in bfloat16, updated with the parameters
         self.steps = torch.zeros_like(rate)  # [member]
-        self.fused = rate.is_cuda and rate.dtype == torch.float32 and TRITON
+        suited = rate.is_cuda and rate.dtype == torch.float32
+        self.fused = suited and TRITON and allows_kernels()
+        self.by_torch = suited and not self.fused and len(rate) == 1
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None], alive: Tensor, share: float | Tensor = 1.0) -> None:
@@ -98,6 +101,9 @@ class StackedAdam(_Adam):
         self.steps += alive
         if self.fused:
             self._update_fused(gradients, alive, share)
+            return
+        if self.by_torch:
+            self._update_by_torch(gradients, alive, share)
             return
         rate = (self.rate * share / (1 - first**self.steps)).to(self.rate.dtype)
         correction = (1 - second**self.steps).sqrt()
@@ -129,6 +135,24 @@ class StackedAdam(_Adam):
         unchanged = isinstance(share, float) and share == 1.0
         rate = self.rate if unchanged else (self.rate * share).to(self.rate.dtype)
         update_all(updates, self.steps, rate, alive, self.betas, self.eps, self.weight_decay)
+        self._mark_moved()
+
+    def _update_by_torch(self, gradients: Sequence[Tensor | None], alive: Tensor, share: float | Tensor) -> None:
+        """Update a single run by torch's kernel, with the rate and the number of steps on the device."""
+        stored = zip(self.parameters, gradients, self.means, self.squares, strict=True)
+        rows = [(p[0], match_strides(g[0], p[0]), mean[0], square[0]) for p, g, mean, square in stored if g is not None]
+        rate = (self.rate * share).to(self.rate.dtype)[0]
+        for decays in (True, False):
+            chosen = [row for row in rows if (self.weight_decay > 0 and is_decayed(row[0][None])) == decays]
+            if not chosen:
+                continue
+            update = torch._fused_adamw_ if decays else torch._fused_adam_
+            rates = {"lr": rate, "beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps}
+            options = {"weight_decay": self.weight_decay * decays, "amsgrad": False, "maximize": False}
+            steps = [self.steps[0]] * len(chosen)
+            idle = (~alive).to(self.rate.dtype)  # what torch skips after gradients that are infinite
+            columns = (list(column) for column in zip(*chosen, strict=True))
+            update(*columns, [], steps, **rates, **options, found_inf=idle)
         self._mark_moved()
 
     def _moved_copies(self) -> list[Tensor]:

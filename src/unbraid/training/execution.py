@@ -9,6 +9,9 @@
 
 A recorded step costs the host one launch. It needs every number that changes between steps to be a tensor on the
 device (the clock, the epoch's permutation, the learning rate), and no read-back.
+
+A single short run in bf16 or TF32 is recorded with torch's kernels only (`uses_own_kernels`): ours take longer to
+compile than they save.
 """
 
 import gc
@@ -30,6 +33,9 @@ WARM_UP_CALLS = 3
 
 MIN_STEPS_TO_COMPILE = 100_000
 """A shorter run ends before the compiled kernels have saved the time that compiling took."""
+
+MIN_STEPS_FOR_OWN_KERNELS = 1000
+"""A shorter single run ends before our kernels have saved the time that compiling them takes the first time."""
 
 MAX_COMPILED_PROGRAMS = 512
 """Compiled versions of one function in a process: each group of a sweep has its own."""
@@ -58,6 +64,21 @@ def choose_execution(device: torch.device, steps: int, ranks: int = 1) -> Execut
     if ranks > 1:
         return "compiled"
     return "captured" if steps >= MIN_STEPS_TO_COMPILE else "recorded"
+
+
+def uses_own_kernels(steps: int, precision: str, members: int = 1, ranks: int = 1) -> bool:
+    """Return whether kernels of this library compute the steps of a run on CUDA, by its config alone.
+
+    What a cache holds has no influence, so that the same config gives the same numbers. In f32 and f64 members of a
+    sweep equal single runs, so both have the same kernels. The environment variable `UNBRAID_KERNELS` overrides it.
+    """
+    override = os.environ.get("UNBRAID_KERNELS", "")
+    if override not in ("", "own", "torch"):
+        raise UsageError(f"UNBRAID_KERNELS must be own or torch, not '{override}'.")
+    if override:
+        return override == "own"
+    short = steps < MIN_STEPS_FOR_OWN_KERNELS and precision in ("bf16", "tf32")
+    return not (short and members == ranks == 1)
 
 
 def compiles(execution: Execution) -> bool:

@@ -5,7 +5,7 @@ One run is a group of one; it takes the same path, without the cost of `vmap`.
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
+from unbraid.kernels import without_kernels
 from unbraid.networks.conv_as_matmul import ProductConv2d, ProductLayer, use_matrix_products
 from unbraid.networks.fused_norm import fuse_normalisations
 from unbraid.networks.own_modules import check_plain_tensors, find_users_networks
@@ -32,20 +33,25 @@ class System(nn.Module):
 
 
 class Group:
-    """Systems of one structure, whose submodules run on tensors [member, …]."""
+    """Systems of one structure, whose submodules run on tensors [member, …].
 
-    def __init__(self, systems: Sequence[System], device: torch.device, precision: str = "f32") -> None:
+    With `own_kernels=False` torch's operations compute on CUDA what kernels of this library would.
+    """
+
+    def __init__(
+        self, systems: Sequence[System], device: torch.device, precision: str = "f32", own_kernels: bool = True
+    ) -> None:
         self.dtype = torch.float64 if precision == "f64" else torch.float32
         self.skeleton = systems[0].to(device, self.dtype)
         self.device = device
-        self.precision = precision
+        self.precision, self.own_kernels = precision, own_kernels
         self.members = len(systems)
         if device.type in ("cpu", "cuda"):
-            use_matrix_products(self.skeleton, "cpu" if device.type == "cpu" else None)
+            use_matrix_products(self.skeleton, "cpu" if device.type == "cpu" else None if own_kernels else "matmul")
         if self.members > 1:
             check_plain_tensors(systems)
             make_stackable(self.skeleton)
-        if device.type == "cuda" and TRITON:
+        if device.type == "cuda" and TRITON and own_kernels:
             fuse_normalisations(self.skeleton)
         self._aliases = _find_aliases(self.skeleton)
         self.of_users = _list_tensors_of_users(self.skeleton)
@@ -159,9 +165,14 @@ class Group:
             for name, half in self.half_copies.items():
                 half.copy_(self.parameters[name])
 
-    def set_tf32(self) -> AbstractContextManager[None]:
-        """Allow TF32 inside the block if the run's precision is tf32; the block includes the backward pass."""
-        return allow_tf32(self.precision == "tf32")
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Allow TF32 inside the block if the run's precision is tf32, and our kernels if the group uses them.
+
+        The block includes the backward pass.
+        """
+        with allow_tf32(self.precision == "tf32"), without_kernels(not self.own_kernels):
+            yield
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from unbraid.models import build, seeded
 from unbraid.networks.own_modules import find_users_networks
 from unbraid.objectives import Objective, bind
 from unbraid.training.distributed import World
-from unbraid.training.execution import Execution
+from unbraid.training.execution import Execution, choose_execution, compiles, uses_own_kernels
 from unbraid.training.first_stage import load_first_stage
 from unbraid.training.group import Group, System
 from unbraid.training.memory import keep_freed_memory
@@ -54,7 +54,10 @@ def prepare(
         system.model.begin(dataset, rows, config.training.seed)
         synchronise_batchnorm(system, 1 if world is None else world.size)
         systems.append(system)
-    group = Group(systems, dataset.device, training.precision)
+    ranks = 1 if world is None else world.size
+    execution = execution or choose_execution(dataset.device, training.steps, ranks)
+    own_kernels = uses_own_kernels(training.steps, training.precision, len(configs), ranks) or compiles(execution)
+    group = Group(systems, dataset.device, training.precision, own_kernels)
     return State(group, objective, configs, dataset, rows, execution, world)
 
 

@@ -1,10 +1,10 @@
 """The state that training changes: parameters, optimizers, the step, and the sums for the next history line."""
 
 import copy
-import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -84,10 +84,13 @@ class State:
         self.needs = self._collect_needs(training.batch)
         noise.hash_names(self.needs)
         self.execution = execution or choose_execution(group.device, training.steps, self.world.size)
-        if records(self.execution) and group.precision == "bf16" and TRITON:
+        own_kernels = TRITON and group.own_kernels
+        if records(self.execution) and group.precision == "bf16" and own_kernels:
             group.keep_half_copies()
         trainings = [config.training for config in configs]
-        self.players = [PlayerOptimizer(p, group, trainings, self.execution, self.world) for p in objective.players()]
+        with group.computing():
+            settings = (group, trainings, self.execution, self.world)
+            self.players = [PlayerOptimizer(player, *settings) for player in objective.players()]
         self.step = 0
         self.clock = torch.zeros((), dtype=torch.int64, device=group.device)  # the step, as a recording reads it
         self.names: list[str] = []
@@ -101,7 +104,7 @@ class State:
         if compiles(self.execution):
             self._parts = [CompiledFunction(part) for part in self._parts]
             self._record = CompiledFunction(self._accumulate)
-        self._kernels_missing = self.execution == "recorded" and TRITON
+        self._kernels_missing = self.execution == "recorded" and own_kernels
         if records(self.execution):
             self._execute = RecordedStep(self._step, group.device)
 
@@ -114,7 +117,7 @@ class State:
 
         def choose_rows(step: int) -> Tensor:
             index = rows[epochs[step]]
-            chosen = self.objective.choose_rows(index, dataset, functools.partial(noise.uniform, seeds, step))
+            chosen = self.objective.choose_rows(index, dataset, partial(noise.uniform, seeds, step))
             return self.world.take_rows(chosen)
 
         return Feed(self.dataset.pixels, choose_rows, steps)
@@ -176,7 +179,7 @@ class State:
         rehearsal.feed = None
         rehearsal.group = self.group.with_new_leaves()
         buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
-        with self.group.set_tf32():
+        with self.group.computing():
             yield rehearsal
         for name, buffer in self.group.buffers.items():
             buffer.copy_(buffers[name])
@@ -220,7 +223,7 @@ class State:
         if self._kernels_missing:
             self._compile_kernels()
         moving = tuple(self.step % optimizer.player.every == 0 for optimizer in self.players)
-        with self.group.set_tf32(), self._retain_buffers():
+        with self.group.computing(), self._retain_buffers():
             self._execute(moving)
         self.step += 1
         self.count += 1
