@@ -40,12 +40,11 @@ TUNED_JOBS = [
     ("stratified", 1, 8192),
 ]  # fmt: skip
 TUNED_TILES = [
-    ((2, 64), (8, 64), 128), ((2, 64), (8, 64), 168), ((4, 32), (8, 64), 128), ((2, 64), (8, 128), 168),
-    ((4, 32), (8, 128), 168), ((4, 64), (8, 64), 255), ((4, 64), (8, 128), 255), ((4, 64), (4, 128), 255),
+    (2, 64, 1056, 255), (2, 64, 1584, 168), (4, 64, 1056, 255), (4, 64, 1584, 168),
+    (4, 32, 1584, 168), (1, 64, 1584, 168),
 ]  # fmt: skip
-"""Stream and block of groups, the same for single leaves, and registers; for the forward and the backward kernel."""
+"""Stream, block, programs and registers; for the forward and the backward kernel."""
 
-TUNED_PROGRAMS = [512, 768, 1536, 2112, 4224]
 SMALL = ("pack", "combine", "backward_rows", "collect")
 
 
@@ -180,14 +179,13 @@ def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: lis
 
 def candidates() -> dict[str, dict[str, object]]:
     """Return named settings of `unbraid.density.fused_estimator`, the current ones first."""
-    from unbraid.density.fused_estimator import KernelTiles, WarpTile
+    from unbraid.density.fused_estimator import SharedTiles, WarpTile
 
     named: dict[str, dict[str, object]] = {"as is": {}}
-    for group, leaf, registers in TUNED_TILES:
-        tiles = KernelTiles(WarpTile(*group), WarpTile(*leaf), registers)
-        name = f"{group[0]}x{group[1]} {leaf[0]}x{leaf[1]} r{registers}"
-        named[name] = {"FORWARD": tiles, "BACKWARD": tiles}
-    return named | {f"PROGRAMS_TO_FILL_GPU {count}": {"PROGRAMS_TO_FILL_GPU": count} for count in TUNED_PROGRAMS}
+    for stream, block, programs, registers in TUNED_TILES:
+        tiles = SharedTiles(WarpTile(stream, block), programs, registers)
+        named[f"{stream}x{block} p{programs} r{registers}"] = {"SHARED_FORWARD": tiles, "SHARED_BACKWARD": tiles}
+    return named
 
 
 @contextmanager
@@ -213,7 +211,8 @@ def kernel_times(replay: Callable[[], None], repeats: int) -> dict[str, float]:
         torch.cuda.synchronize()
     families = dict.fromkeys(("forward", "backward", *SMALL, "others"), 0.0)
     for event in profile.key_averages():
-        family = event.key if event.key in families else "others"
+        name = event.key.removesuffix("_shared")
+        family = name if name in families else "others"
         families[family] += event.self_device_time_total / repeats
     return families
 
@@ -243,7 +242,7 @@ def tune(seconds: float) -> None:
     """Time all candidates at all sizes until the time is up, and print one table."""
     start = time.monotonic()
     named = candidates()
-    compiled_apart = [name for name, values in named.items() if "FORWARD" in values]
+    compiled_apart = [name for name, values in named.items() if values]
     workers = [subprocess.Popen([sys.executable, __file__, "--warm", name]) for name in compiled_apart]
     references = {estimator: evaluated(1, 2048, estimator, torch.float64) for estimator in ("stratified", "mws")}
     failed = []

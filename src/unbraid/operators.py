@@ -5,13 +5,17 @@ called, which takes seconds that a run without compilation does not need.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 _LIBRARY = torch.library.Library("unbraid", "DEF")
+_FILES: set[str] = set()
+"""Files that define operators."""
 
 
 class Operator:
@@ -24,6 +28,7 @@ class Operator:
         _LIBRARY.define(function.__name__ + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _LIBRARY.impl(function.__name__, function, "CompositeExplicitAutograd")
         self.call = getattr(torch.ops.unbraid, function.__name__).default
+        _FILES.add(function.__code__.co_filename)
 
     def __call__(self, *inputs: Any) -> Any:
         return self.call(*inputs)
@@ -39,6 +44,17 @@ class Operator:
     def register_vmap(self, rule: Callable[..., Any]) -> None:
         """Register the rule by which vmap maps the operator: `rule(info, in_dims, *inputs) -> (result, axis)`."""
         torch.library.register_vmap(self.name, rule, lib=_LIBRARY)
+
+
+def hash_code() -> str:
+    """Return a number that changes with the code of the operators.
+
+    The compiler stores programs that call them with the shapes that they returned, and knows them by name alone.
+    """
+    total = 0
+    for path in sorted(path for path in map(Path, _FILES) if path.is_file()):
+        total = crc32(path.read_bytes(), total)
+    return f"{total:08x}"
 
 
 def join_member_axis(operator: Operator) -> Callable[..., tuple[Any, Any]]:

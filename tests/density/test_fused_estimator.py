@@ -119,6 +119,36 @@ def test_batches(device, case):
     assert_same(make, parameters, z, outputs_of(space), device)
 
 
+SHARED_CASES = {
+    "several blocks and chunks": {"lead": (2,), "count": 70, "size": 4},
+    "as many leaves as are shared": {"lead": (), "count": 20, "size": 16},
+    "squares of precisions overflow": {"lead": (), "count": 20, "size": 2, "narrow": -90.0},
+    "clamped": {"lead": (), "count": 20, "size": 2, "narrow": -170.0},
+    "densities beyond the range of sums": {"lead": (), "count": 20, "size": 2, "narrow": 100.0},
+}
+
+
+@pytest.mark.parametrize("estimator", ["mws", "mss", "stratified"])
+@pytest.mark.parametrize("case", SHARED_CASES)
+def test_all_leaves_and_single_leaves(device, case, estimator):
+    options = SHARED_CASES[case]
+    space = Space({"z": Normal(size=options["size"])})
+    parameters, z = drawn(**options)
+
+    def make(parameters, z):
+        return batch_aggregate(space, {"z": parameters}, {"z": z}, estimator, 3 * options["count"])
+
+    assert_same(make, parameters, z, outputs_of(space), device)
+
+
+@pytest.mark.parametrize("narrow", [-2.0, -6.0, -12.0, -40.0])
+def test_samples_of_no_posterior(device, narrow):
+    space = Space({"z": Normal(size=3)})
+    parameters, _ = drawn((), 40, 3, narrow=narrow)
+    z = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    assert_same(lambda p, z: exact_aggregate(space, {"z": p}, {"z": z}), parameters, z, 4, device)
+
+
 @pytest.mark.parametrize("uniform", [True, False])
 @pytest.mark.parametrize(("rows", "count"), [(3, 40), (40, 5)])
 def test_few_rows_under_many_components(device, uniform, rows, count):

@@ -118,5 +118,19 @@ def test_what_does_not_compile_runs_plain_and_says_so():
     assert function.call is refuses
 
 
+def test_programs_of_other_operators_are_stored_apart(monkeypatch):
+    """The compiler knows operators by their names, and would run a stored program with the shapes of older ones."""
+    from torch.compiler import config
+
+    tags = []
+    for code in ("one", "other"):
+        monkeypatch.setattr("unbraid.training.execution.hash_code", lambda code=code: code)
+        function = CompiledFunction(torch.neg)
+        function.call = lambda x: tags.append(config.cache_key_tag)
+        function(torch.zeros(()))
+    assert len(set(tags)) == 2
+    assert config.cache_key_tag not in tags
+
+
 def _raise_unsupported(x):
     raise torch._dynamo.exc.Unsupported("of its own accord")

@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from unbraid.density import triton_kernels as kernels
+from unbraid.density import packing_kernel, shared_kernels, triton_kernels as kernels
 from unbraid.density.estimators import Weighting
 from unbraid.errors import UsageError
 from unbraid.kernels import launch
@@ -27,6 +27,9 @@ MAX_UNROLLED_LEAVES = 16
 
 PROGRAMS_TO_FILL_GPU = 2112
 """Programs for groups, and as many for leaves, that fill a GPU; with fewer, the streamed axis is split."""
+
+MAX_SHARED_LEAVES = 16
+"""The most leaves of the shared form, which holds all of them in registers."""
 
 
 class WarpTile(NamedTuple):
@@ -49,6 +52,17 @@ class KernelTiles(NamedTuple):
 
 FORWARD = KernelTiles(WarpTile(2, 64), WarpTile(8, 64), registers=128)
 BACKWARD = KernelTiles(WarpTile(2, 64), WarpTile(8, 64), registers=168)
+
+
+class SharedTiles(NamedTuple):
+    """Tile of one kernel of the shared form, its programs that fill a GPU, and the most registers of a thread."""
+
+    tile: WarpTile
+    programs: int
+    registers: int
+
+
+SHARED_FORWARD = SHARED_BACKWARD = SharedTiles(WarpTile(4, 64), 1056, registers=255)
 
 _ONE_WARP: dict[str, Any] = {"num_warps": 1}
 
@@ -78,14 +92,20 @@ class ProblemSize(NamedTuple):
         """Arguments that every kernel takes."""
         return self.rows, self.components, self.rows_padded, self.components_padded
 
-    def allocate_outputs(self, sample: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def is_shared(self, masks: Sequence[int]) -> bool:
+        """Return whether the shared form applies: the only group has all of a few leaves, and j = i for each row."""
+        fits = self.leaves <= MAX_SHARED_LEAVES and self.rows == self.components
+        return fits and list(masks) == [_make_mask(range(self.leaves))]
+
+    def allocate_outputs(self, sample: Tensor, masks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return empty densities, their binary logarithms, packed rows, packed components, and scores."""
         members, rows, _, leaves = self
+        groups, more = len(masks), leaves if self.is_shared(masks) else 0
         return (
             sample.new_empty(members, groups + leaves, rows),
-            sample.new_empty(members, groups + leaves, self.rows_padded),
+            sample.new_empty(members, groups + leaves + (1 if more else 0), self.rows_padded),
             sample.new_empty(members, leaves, self.rows_padded),
-            sample.new_empty(members, 3 * leaves + groups, self.components_padded),
+            sample.new_empty(members, 3 * leaves + groups + more, self.components_padded),
             sample.new_empty(members, (groups + 1) * leaves, rows),
         )
 
@@ -130,14 +150,19 @@ def _allocate_sums(like: Tensor, shape: tuple[int, ...], masks: Sequence[int], l
     return like.new_empty(shape) if covered else like.new_zeros(shape)
 
 
+def _weigh(weights: Weighting) -> tuple[float, float, bool]:
+    """Return the excess of the own and the next component's binary log weight over the others', and if there is any."""
+    own, following = ((weight - weights.other) * math.log2(math.e) for weight in (weights.own, weights.next))
+    return own, following, not weights.own == weights.next == weights.other
+
+
 def _launch(
     kernel: Any, tiles: KernelTiles, size: ProblemSize, masks: Sequence[int], plan: ChunkPlan, held: int,
     weights: Weighting, tensors: Sequence[Tensor], writes: Sequence[Tensor], **constants: Any,
 ) -> None:  # fmt: skip
     """Run a kernel for each group; the first launch also does the single leaves."""
     single = tiles.leaf
-    own, following = ((weight - weights.other) * math.log2(math.e) for weight in (weights.own, weights.next))
-    unequal = not weights.own == weights.next == weights.other
+    own, following, unequal = _weigh(weights)
     for group, mask in enumerate(masks):
         leaves = _list_leaves(mask)
         wide = len(leaves) > 10  # a smaller block and all available registers keep sums out of slower memory
@@ -157,6 +182,101 @@ def _launch(
             )  # fmt: skip
 
 
+def _sum_groups(
+    size: ProblemSize, weights: Weighting, masks: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+    with_scores: bool,
+) -> None:  # fmt: skip
+    """Compute densities, their binary logarithms and scores from packed rows and components, for any groups."""
+    rows, scores = inputs[0], outputs[2]
+    plan = _plan_chunks(size, len(masks), held=size.rows, streamed=size.components)
+    sums = plan.group_splits, size.members, len(masks), 2 + size.leaves, size.rows_padded
+    grouped = _allocate_sums(rows, sums, masks, size.leaves)
+    single = rows.new_empty(plan.leaf_splits, size.members, size.leaves, 3, size.rows_padded)
+    _launch(
+        kernels.forward, FORWARD, size, masks, plan, size.rows, weights, (*inputs, grouped, single), (grouped, single),
+        SCORES=with_scores,
+    )  # fmt: skip
+    launch(
+        kernels.combine, (_ceil_div(size.rows, 32), scores.shape[1], size.members),
+        grouped, single, *outputs, size.rows, size.rows_padded, plan.group_splits, plan.leaf_splits,
+        GROUPS=len(masks), D=size.leaves, SCORES=with_scores, TILE=16, BLOCK=32, **_ONE_WARP, writes=outputs,
+    )  # fmt: skip
+
+
+def _plan_shared(tiles: SharedTiles, size: ProblemSize) -> tuple[WarpTile, int, int, dict[str, Any]]:
+    """Return the tile of the shared form, length and number of chunks (of a multiple of 4), and compiler options."""
+    wide = size.leaves > 10
+    tile = tiles.tile._replace(block=32) if wide else tiles.tile
+    splits = max(1, round(tiles.programs / (_ceil_div(size.rows, tile.block) * size.members)))
+    chunk = max(16, _ceil_div(size.rows, splits * 4) * 4)
+    limits = {} if torch.version.hip else {"maxnreg": 255 if wide else tiles.registers}
+    return tile, chunk, _ceil_div(size.rows, chunk), _ONE_WARP | limits
+
+
+def _sum_shared(
+    size: ProblemSize, weights: Weighting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], with_scores: bool
+) -> None:
+    """Compute the same as `_sum_groups` for all leaves and single leaves, which share what they compute of pairs."""
+    (rows, components, table), normaliser = inputs, outputs[1]
+    tile, chunk, splits, options = _plan_shared(SHARED_FORWARD, size)
+    own, following, unequal = _weigh(weights)
+    partial = rows.new_empty(splits, size.members, 1 + 3 * size.leaves, size.rows_padded)
+    constants: dict[str, Any] = {"D": size.leaves, "UNEQUAL": unequal, "SCORES": with_scores}
+    launch(
+        shared_kernels.forward_shared, (_ceil_div(size.rows, tile.block), splits, size.members),
+        rows, table, normaliser, partial, size.rows, size.rows_padded, size.components_padded, chunk, own, following,
+        **constants, STREAM=tile.stream, BLOCK=tile.block, **options, writes=(partial,),
+    )  # fmt: skip
+    launch(
+        shared_kernels.combine_shared, (_ceil_div(size.rows, 32), 2 * size.leaves, size.members),
+        partial, rows, components, *outputs, size.rows, size.rows_padded, size.components_padded, splits,
+        own, following, **constants, TILE=16, BLOCK=32, **_ONE_WARP, writes=outputs,
+    )  # fmt: skip
+
+
+def _differentiate_shared(size: ProblemSize, weights: Weighting, inputs: Sequence[Tensor], of_sample: Tensor) -> Tensor:
+    """Write gradients of samples, and return parts [chunks, M, 2 D, j] of the components' gradients."""
+    grad, normaliser, rows, components, scores = inputs
+    tile, chunk, splits, options = _plan_shared(SHARED_BACKWARD, size)
+    own, following, unequal = _weigh(weights)
+    padded = rows.new_empty(size.members, 1 + size.leaves, size.rows_padded)
+    table = rows.new_empty(size.members, 2 * size.leaves + 2, size.rows_padded)
+    launch(
+        shared_kernels.backward_rows_shared, (_ceil_div(size.rows_padded, 128), size.leaves, size.members),
+        grad, scores, normaliser, rows, padded, table, of_sample, size.rows, size.rows_padded, *grad.stride(),
+        D=size.leaves, STREAM=tile.stream, BLOCK=128, writes=(padded, table, of_sample),
+    )  # fmt: skip
+    partial = rows.new_empty(splits, size.members, 2 * size.leaves, size.components_padded)
+    launch(
+        shared_kernels.backward_shared, (_ceil_div(size.rows, tile.block), splits, size.members),
+        table, padded, normaliser, rows, components, partial, size.rows, size.rows_padded, size.components_padded,
+        chunk, own, following, LEAVES=tuple(range(size.leaves)), D=size.leaves, UNEQUAL=unequal, STREAM=tile.stream,
+        BLOCK=tile.block, **options, writes=(partial,),
+    )  # fmt: skip
+    return partial
+
+
+def _differentiate_groups(
+    size: ProblemSize, weights: Weighting, masks: Sequence[int], inputs: Sequence[Tensor], of_sample: Tensor
+) -> Tensor:
+    """Write gradients of samples, and return parts of the components' gradients, for any groups."""
+    grad, normaliser, rows, components, scores = inputs
+    plan = _plan_chunks(size, len(masks), held=size.components, streamed=size.rows)
+    parts = plan.group_splits * len(masks) + plan.leaf_splits, size.members, 2 * size.leaves, size.components_padded
+    partial = _allocate_sums(grad, parts, masks, size.leaves)
+    padded = torch.empty_like(normaliser)
+    launch(
+        kernels.backward_rows, (_ceil_div(size.rows_padded, 128), size.leaves, size.members),
+        grad, scores, padded, of_sample, size.rows, size.rows_padded, *grad.stride(),
+        MASK=tuple(masks), GROUPS=len(masks), D=size.leaves, BLOCK=128, writes=(padded, of_sample),
+    )  # fmt: skip
+    _launch(
+        kernels.backward, BACKWARD, size, masks, plan, size.components, weights,
+        (padded, normaliser, rows, components, partial), (partial,),
+    )  # fmt: skip
+    return partial
+
+
 @Operator
 def aggregate_densities(
     sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
@@ -167,34 +287,26 @@ def aggregate_densities(
     The other outputs are for the gradients.
     """
     size, weighting = _find_size(sample, parameters), Weighting(*weights)
-    out, normaliser, rows, components, scores = size.allocate_outputs(sample, len(masks))
-    plan = _plan_chunks(size, len(masks), held=size.rows, streamed=size.components)
-    sums = plan.group_splits, size.members, len(masks), 2 + size.leaves, size.rows_padded
-    grouped = _allocate_sums(sample, sums, masks, size.leaves)
-    single = sample.new_empty(plan.leaf_splits, size.members, size.leaves, 3, size.rows_padded)
-    constants: dict[str, Any] = {"GROUPS": len(masks), "D": size.leaves}
-    packing: dict[str, Any] = {"MASK": tuple(masks), "WIDTH": triton.next_power_of_2(size.leaves), "BLOCK": 32}
+    out, normaliser, rows, components, scores = size.allocate_outputs(sample, masks)
+    shared = size.is_shared(masks)
+    table = sample.new_empty(size.members, 3 * size.leaves + 1, size.components_padded) if shared else rows
     launch(
-        kernels.pack, (_ceil_div(max(size.rows_padded, size.components_padded), 32), size.members),
-        sample, parameters, sample if log_p is None else log_p, rows, components, normaliser, *size.lengths,
-        *sample.stride(), *parameters.stride(), weighting.other, **constants, **packing,
-        HAS_LOG_P=log_p is not None, writes=(rows, components, normaliser),
+        packing_kernel.pack, (_ceil_div(max(size.rows_padded, size.components_padded), 32), size.members),
+        sample, parameters, sample if log_p is None else log_p, rows, components, normaliser, table,
+        *size.lengths, *sample.stride(), *parameters.stride(), weighting.other, MASK=tuple(masks), GROUPS=len(masks),
+        D=size.leaves, WIDTH=triton.next_power_of_2(size.leaves), HAS_LOG_P=log_p is not None,
+        SHARED=SHARED_FORWARD.tile.stream if shared else 0, BLOCK=32, writes=(rows, components, normaliser),
     )  # fmt: skip
-    _launch(
-        kernels.forward, FORWARD, size, masks, plan, size.rows, weighting,
-        (rows, components, grouped, single), (grouped, single), SCORES=with_scores,
-    )  # fmt: skip
-    launch(
-        kernels.combine, (_ceil_div(size.rows, 32), scores.shape[1], size.members),
-        grouped, single, out, normaliser, scores, size.rows, size.rows_padded, plan.group_splits,
-        plan.leaf_splits, **constants, SCORES=with_scores, TILE=16, BLOCK=32, **_ONE_WARP, writes=(out, scores),
-    )  # fmt: skip
+    if shared:
+        _sum_shared(size, weighting, (rows, components, table), (out, normaliser, scores), with_scores)
+    else:
+        _sum_groups(size, weighting, masks, (rows, components), (out, normaliser, scores), with_scores)
     return out, normaliser, rows, components, scores
 
 
 @aggregate_densities.register_fake
 def _(sample: Tensor, parameters: Tensor, log_p: Any, masks: Sequence[int], *settings: Any) -> tuple[Tensor, ...]:
-    return _find_size(sample, parameters).allocate_outputs(sample, len(masks))
+    return _find_size(sample, parameters).allocate_outputs(sample, masks)
 
 
 @Operator
@@ -204,20 +316,12 @@ def aggregate_densities_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return gradients of samples [M, i, D] and of `count` posteriors [M, j, 2 D], from the forward op's outputs."""
     size, weighting = ProblemSize(rows.shape[0], grad.shape[2], count, rows.shape[1]), Weighting(*weights)
-    plan = _plan_chunks(size, len(masks), held=size.components, streamed=size.rows)
-    parts = plan.group_splits * len(masks) + plan.leaf_splits, size.members, 2 * size.leaves, size.components_padded
-    partial = _allocate_sums(grad, parts, masks, size.leaves)
     of_sample, of_parameters = _allocate_gradients(grad, normaliser, rows, components, scores, count)
-    padded = torch.empty_like(normaliser)
-    launch(
-        kernels.backward_rows, (_ceil_div(size.rows_padded, 128), size.leaves, size.members),
-        grad, scores, padded, of_sample, size.rows, size.rows_padded, *grad.stride(),
-        MASK=tuple(masks), GROUPS=len(masks), D=size.leaves, BLOCK=128, writes=(padded, of_sample),
-    )  # fmt: skip
-    _launch(
-        kernels.backward, BACKWARD, size, masks, plan, count, weighting,
-        (padded, normaliser, rows, components, partial), (partial,),
-    )  # fmt: skip
+    inputs = grad, normaliser, rows, components, scores
+    if size.is_shared(masks):
+        partial = _differentiate_shared(size, weighting, inputs, of_sample)
+    else:
+        partial = _differentiate_groups(size, weighting, masks, inputs, of_sample)
     launch(
         kernels.collect, (_ceil_div(count, 32), 2 * size.leaves, size.members),
         partial, of_parameters, count, size.components_padded, len(partial),

@@ -24,53 +24,9 @@ import triton.language as tl
 
 _LOG2E = tl.constexpr(math.log2(math.e))
 _LN2 = tl.constexpr(math.log(2))
-_LOG_2PI = tl.constexpr(math.log(2 * math.pi))
 _K = tl.constexpr(math.sqrt(math.log2(math.e) / 2))
-_STEEPEST = tl.constexpr(80.0)  # the bound on -log sigma of the Normal block
 _CLAMPED = tl.constexpr(0.999 * math.exp(80) * math.sqrt(math.log2(math.e) / 2))  # k/sigma at that bound, or nearly
 _LOWEST = tl.constexpr(-1e38)  # below every logarithm, yet finite: the difference of two infinities is no number
-
-
-@triton.jit
-@no_type_check
-def pack(
-    sample, parameters, log_p, rows, components, normaliser, rows_count, count, rows_padded, padded,
-    s_member, s_row, s_leaf, p_member, p_row, p_leaf, log_weight,
-    MASK: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, HAS_LOG_P: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Transpose samples to rows [M, D, i], and posteriors to components [M, 3 D + groups, j].
-
-    A component is each leaf's mean, each leaf's k/sigma, and c + log2 w of each group and each leaf. The normalisers
-    [M, groups + D, i] of padding rows become infinite, so that their responsibilities vanish.
-    """
-    m = tl.program_id(1).to(tl.int64)
-    n = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    leaf = tl.arange(0, WIDTH)[None, :]
-    at, real = n[:, None], leaf < D
-    z = tl.load(sample + m * s_member + at * s_row + leaf * s_leaf, mask=real & (at < rows_count), other=0.0)
-    tl.store(rows + (m * D + leaf) * rows_padded + at, z, mask=real & (at < rows_padded))
-    normaliser += m * (GROUPS + D) * rows_padded + n[:, None]
-    beyond = (at >= rows_count) & (at < rows_padded)
-    tl.store(normaliser + (GROUPS + leaf) * rows_padded, float("inf"), mask=real & beyond)
-    source = parameters + m * p_member + at * p_row + leaf * p_leaf
-    mean = tl.load(source, mask=real & (at < count), other=0.0)
-    log_variance = tl.load(source + D * p_leaf, mask=real & (at < count), other=0.0)
-    target, fits = components + (m * (3 * D + GROUPS) + leaf) * padded + at, real & (at < padded)
-    tl.store(target, mean, mask=fits)
-    scale = tl.exp2(tl.minimum(-0.5 * log_variance, _STEEPEST) * _LOG2E) * _K
-    tl.store(target + D * padded, scale, mask=fits)
-    if HAS_LOG_P:
-        log_weight += tl.load(log_p + n, mask=n < count, other=0.0)
-    weight = tl.where(n < count, log_weight * _LOG2E, float("-inf"))
-    constant = -0.5 * _LOG2E * (log_variance + _LOG_2PI)
-    tl.store(target + (2 * D + GROUPS) * padded, constant + weight[:, None], mask=fits)
-    components += (m * (3 * D + GROUPS) + 2 * D) * padded
-    for g in tl.static_range(GROUPS):
-        mask = tl.full((), MASK[g], tl.int64)
-        members = tl.where(((mask >> leaf.to(tl.int64)) & 1) != 0, constant, 0.0)
-        tl.store(components + g * padded + n, tl.sum(members, 1) + weight, mask=n < padded)
-        tl.store(normaliser + g * rows_padded, float("inf"), mask=beyond)
 
 
 @triton.jit
@@ -295,9 +251,9 @@ def _backward(
     rows, means, scales, constants, grad, normaliser, partial, j0, start, stop, rows_count, rows_padded, padded, own,
     after, spread_row,
     LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr,
-    STREAM: tl.constexpr, BLOCK: tl.constexpr,
+    STREAM: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr = False,
 ):  # fmt: skip
-    """Compute gradients of a block of components from some rows, for a group's density or a leaf's."""
+    """Compute gradients of a block of components from some rows, for a group's density or a leaf's, or add them."""
     j = j0 + tl.arange(0, BLOCK)
     mean = _load_leaves(means, j, padded, 0, LEAVES, COUNT)
     scale = _load_leaves(scales, j, padded, 0, LEAVES, COUNT)
@@ -322,8 +278,12 @@ def _backward(
     for n in tl.static_range(COUNT):
         steepness = tl.load(scales + LEAVES[n] * padded + j)
         at = partial + LEAVES[n] * padded + j
-        tl.store(at, steepness * slopes[n] * (2 * _LN2))
-        tl.store(at + spread_row * padded, tl.where(steepness < _CLAMPED, curves[n] * _LN2, 0.0) - 0.5 * weight)
+        slope = steepness * slopes[n] * (2 * _LN2)
+        spread = tl.where(steepness < _CLAMPED, curves[n] * _LN2, 0.0) - 0.5 * weight
+        if ADD:
+            slope, spread = slope + tl.load(at), spread + tl.load(at + spread_row * padded)
+        tl.store(at, slope)
+        tl.store(at + spread_row * padded, spread)
 
 
 @triton.jit(do_not_specialize=["rows_count", "count", "group_splits", "leaf_splits", "group"])

@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from unbraid.errors import UsageError
+from unbraid.operators import hash_code
 
 Execution = Literal["plain", "recorded", "compiled", "captured"]
 
@@ -103,7 +104,7 @@ class CompiledFunction:
         self.called = True
         limits = {"cache_size_limit": MAX_COMPILED_PROGRAMS, "accumulated_cache_size_limit": 4 * MAX_COMPILED_PROGRAMS}
         try:
-            with warnings.catch_warnings(), torch._dynamo.config.patch(limits), _store_more_on_cpu():
+            with warnings.catch_warnings(), torch._dynamo.config.patch(limits), _store_more_on_cpu(), _tag_programs():
                 # tracing reads the gradient of every tensor, also of activations, which have none
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
                 return self.call(*inputs)
@@ -173,6 +174,14 @@ def _store_more_on_cpu() -> AbstractContextManager[Any]:
     from torch._inductor import config  # the compiler, whose import takes seconds
 
     return config.patch(realize_opcount_threshold=MAX_REPEATED_OPERATIONS)
+
+
+def _tag_programs() -> AbstractContextManager[Any]:
+    """Let the compiler store programs apart that call operators of another version of this library."""
+    from torch.compiler import config
+
+    tagged = hasattr(config, "cache_key_tag")  # not before torch 2.7
+    return config.patch(cache_key_tag=f"unbraid {hash_code()}") if tagged else nullcontext()
 
 
 @contextmanager
