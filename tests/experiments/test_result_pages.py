@@ -93,6 +93,14 @@ def test_current_pages_have_the_settings_of_the_code(path):
     assert here == now
 
 
+def test_stored_intervals_of_correlations_end_at_1():
+    for path in RESULTS.glob("*/*/verdicts.json"):
+        for verdict in json.loads(path.read_text("utf-8"))["verdicts"]:
+            for piece in verdict["evidence"]:
+                if piece["what"].startswith("correlation of") and " minus " not in piece["what"]:
+                    assert -1 <= piece["low"] <= piece["high"] <= 1, (path, piece)
+
+
 def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(tmp_path):
     order, left = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True)
     listed = [(task.name, claim) for task, _ in order for claim in task.claims]
