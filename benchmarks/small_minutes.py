@@ -27,9 +27,10 @@ STEPS, CORES, STAGE_SHARE = 3, 2, 2.0
 
 def seconds_per_step(settings: dict) -> float:
     """Return the CPU seconds of one member's step."""
+    data = settings["data"]
+    settings = data.adapt(settings) if isinstance(data, StandIn) else settings
     single = {k: (v[0] if isinstance(v, (list, range)) else v) for k, v in settings.items()}
-    data = single.pop("data")
-    name = data.instead if isinstance(data, StandIn) else data
+    name = single.pop("data")
     options = {k.removeprefix("data."): v for k, v in single.items() if k.startswith("data.")}
     rest = {k: v for k, v in single.items() if not k.startswith("data.")}
     dataset = load(name, options)

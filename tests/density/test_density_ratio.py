@@ -99,6 +99,23 @@ def test_the_same_seed_gives_the_same_ratios_and_leaves_the_global_generator_alo
     assert not torch.equal(first, estimate_log_ratios(codes, width=8, depth=1, steps=50, seed=1))
 
 
+@pytest.fixture
+def default_of_float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.usefixtures("default_of_float64")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ratios_do_not_depend_on_torchs_default_precision(dtype):
+    codes = correlated(8_000, 0.9, 2).to(dtype)
+    found = estimate_log_ratios(codes, width=16, depth=2, steps=200, lr=1e-2)
+    assert found.dtype == torch.float32
+    assert float(found.mean()) == pytest.approx(truth(0.9, 2), abs=0.2)
+
+
 def test_constant_columns_depend_on_nothing():
     codes = correlated(4_000, 0.6, 4)
     codes[:, 2:] = 3.0

@@ -12,6 +12,7 @@ import torch
 from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from unbraid import data, store
+from unbraid.config import Choice
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import Experiment, Scale, StandIn, experiment, running, writing
 from unbraid.experiments.measuring import measure_all
@@ -21,7 +22,7 @@ from unbraid.experiments.stored_runs import Source, find_stored
 from unbraid.papers import reproduce
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
-from unbraid.training import Interrupted
+from unbraid.training import Interrupted, configure
 
 FILES = {"README.md", "figure.png", "runs.csv", "table.csv", "table.md", "verdicts.json"}
 
@@ -244,6 +245,39 @@ def test_a_stand_in_is_named():
     assert settings["data"] == "sprites"
     (note,) = notes
     assert names(note, "sprites", "dsprites")
+
+
+OWN_FILES = {item.name for item in data.describe() if item.origin == "your files"}
+
+
+@pytest.mark.parametrize("name", experiment)
+def test_data_that_nobody_can_download_have_a_stand_in(name):
+    facts = experiment[name].facts
+    for scale in facts.scales:
+        for settings in facts.build_sweeps(scale).values():
+            wanted = settings.get("data")
+            assert (wanted.instead if isinstance(wanted, StandIn) else wanted) not in OWN_FILES
+
+
+@pytest.mark.parametrize("scale", ["budget", "paper"])
+def test_without_faces_figure_5_biases_the_places_of_sprites(scale):
+    """The stand-in has other factors, so its settings differ, and runs with them are found."""
+    wanted = experiment["chen2018/fig5-faces"].facts.build_sweeps(scale)["beta-TCVAE"]
+    assert wanted["split"][0].startswith("bias:azimuth,elevation:A")
+    used, (note,) = running._choose_data(wanted)
+    assert names(note, "sprites", "faces3d")
+    on_sprites = experiment["chen2018/fig5"].facts.build_sweeps("budget")["beta-TCVAE"]
+
+    def about_data(settings):
+        return {key: value for key, value in settings.items() if key.partition(".")[0] in ("data", "split")}
+
+    assert about_data(used) == about_data(on_sprites)
+    few = data.load("sprites", {"orientations": 1, "positions": 2})
+    for rule in (*wanted["split"], *used["split"]):
+        own = {"network": "mlp", "steps": used["steps"], "batch": used["batch"], "split": rule}
+        own |= {"beta": 4, "estimator": "mws"}
+        config = configure("beta-tcvae", Choice("sprites", {"orientations": 1}), few, {**own, "seed": 0})
+        assert matches_settings(config, {**wanted, "network": "mlp", "precision": "f32"}) == (rule in used["split"])
 
 
 def test_chosen():

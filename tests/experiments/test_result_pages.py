@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import math
+import re
 import shutil
 import signal
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unbraid.experiments import experiment, judge
+from unbraid.experiments import experiment, judge, writing
 from unbraid.report.tables import write_csv
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,36 @@ def test_current_verdicts_are_about_claims_that_the_experiments_make():
         rows = verdicts.read_rows(stored["experiment"], RESULTS)
         if all(row.status == "current" for row in rows):
             assert {verdict["claim"] for verdict in stored["verdicts"]} == texts, stored["experiment"]
+
+
+def read_settings(page):
+    """Settings in the column "here" of a page, by name; seeds are left out, since some were added later."""
+    lines = [line for line in page.partition("## Settings")[2].splitlines() if line.startswith("| ")]
+    head, _, *rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert head[:2] == ["setting", "here"]
+    return {name: here for name, here, *_ in rows if here and name.rpartition(": ")[2] != "seed"}
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*/verdicts.json")), ids=lambda path: path.parent.name)
+def test_current_pages_have_the_settings_of_the_code(path):
+    """An experiment whose settings have changed is not current until it has been run again."""
+    stored = json.loads(path.read_text("utf-8"))
+    entry = experiment[stored["experiment"]]
+    if all(row.status != "current" for row in verdicts.read_rows(entry.name, RESULTS)):
+        pytest.skip("older or withdrawn, and said so")
+    now = writing.format_markdown(writing._compare_settings(entry.facts, stored["scale"]))
+    here, now = read_settings((path.parent / "README.md").read_text("utf-8")), read_settings(f"## Settings\n{now}")
+    if not any(claim.trained for claim in entry.facts.claims):  # claims about what is there before the first step
+        here.pop("steps", None), now.pop("steps", None)
+    assert here == now
+
+
+def test_stored_intervals_of_correlations_end_at_1():
+    for path in RESULTS.glob("*/*/verdicts.json"):
+        for verdict in json.loads(path.read_text("utf-8"))["verdicts"]:
+            for piece in verdict["evidence"]:
+                if piece["what"].startswith("correlation of") and " minus " not in piece["what"]:
+                    assert -1 <= piece["low"] <= piece["high"] <= 1, (path, piece)
 
 
 def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(tmp_path):

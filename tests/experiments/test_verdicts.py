@@ -155,6 +155,39 @@ def test_fig4_correlates_means_over_beta():
     assert verdicts("fig4", made_up(rising))[0] == "does not hold"
 
 
+def test_fig2_compares_both_methods_above_beta_4_alone():
+    assert verdicts("fig2", trade_off(0.1, correlated=False))[2] == "holds"
+    assert verdicts("fig2", trade_off(-0.1, correlated=False))[2] == "does not hold"
+    migs = {"beta-vae": (0.5, 0.5, 0.5, 0.1), "beta-tcvae": (0.1, 0.1, 0.1, 0.3)}
+    late = {(s, b): {MIG: mig, ELBO: -40 - b, TC: 1.0} for s in migs for b, mig in zip(BETAS, migs[s], strict=True)}
+    assert verdicts("fig2", made_up(late))[2] == "holds"
+
+
+def total_correlations(vae, tcvae=(4.0, 3.0, 2.0, 1.0)):
+    """TC of both methods over beta, with MIGs that do not matter."""
+    by_series = {"beta-vae": vae, "beta-tcvae": tcvae}
+    means = {(s, b): {MIG: 0.2, TC: tc} for s in by_series for b, tc in zip(BETAS, by_series[s], strict=True)}
+    return made_up(means, noise=0.005)
+
+
+@pytest.mark.parametrize(
+    ("tcs", "verdict"),
+    [
+        ((4.0, 2.0, 1.05, 1.0), "holds"),
+        ((4.0, 2.0, 1.0, 1.5), "holds"),  # it rises, so it has stopped falling
+        ((4.0, 3.0, 2.0, 1.0), "does not hold"),
+        ((4.0, 2.0, 1.15, 1.0), "inconclusive"),  # .15 is 5% of 3
+    ],
+)
+def test_fig4_tells_a_tc_that_stops_from_one_that_still_falls(tcs, verdict):
+    assert verdicts("fig4", total_correlations(tcs))[3] == verdict
+
+
+def test_fig4_on_faces_wants_the_lower_tc_of_beta_vae_at_high_beta():
+    assert verdicts("fig4-faces", total_correlations((4.0, 3.0, 2.0, 0.5)))[3] == "holds"
+    assert verdicts("fig4-faces", total_correlations((4.0, 3.0, 2.0, 1.5)))[3] == "does not hold"
+
+
 def variants(first, second, mig=0.0, elbo=0.0, **facts):
     means = {(first, b): {MIG: 0.3, ELBO: -60.0} for b in BETAS}
     means |= {(second, b): {MIG: 0.3 + mig, ELBO: -60.0 + elbo} for b in BETAS}

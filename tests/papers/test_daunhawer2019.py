@@ -1,6 +1,7 @@
 """daunhawer2019: its claims on results whose truth is known, and models that are compared at equal size."""
 
 import numpy as np
+import pytest
 
 from unbraid.config import Choice
 from unbraid.data import load
@@ -61,6 +62,22 @@ def test_figure_3_holds_where_accuracy_is_best_at_low_tc_and_the_end_is_collapse
     assert verdicts("fig3", over_beta(**{X2_FROM_X1: flat}))[3] == "does not hold"
     assert verdicts("fig3-images", over_beta(IMAGES)) == ["holds"]
     assert verdicts("fig3-images", over_beta(IMAGES, **{X2_FROM_X1: at_high})) == ["does not hold"]
+
+
+@pytest.mark.parametrize("name", ["fig3", "fig3-subset"])
+@pytest.mark.parametrize("accuracy", [X2_FROM_X1, X1_FROM_X2])
+def test_the_interval_of_a_correlation_ends_at_1(name, accuracy):
+    """Three seeds with the correlations 1, 1 and -1: Student's interval reaches from -1.6 to 2.3."""
+    members = []
+    for seed, sign in enumerate((1.0, 1.0, -1.0)):
+        for beta, tc in zip(BETAS, CORRELATION, strict=True):
+            values = {X2_FROM_X1: 0.5, X1_FROM_X2: 0.5, TC: tc, KL_2: 5.0, accuracy: 0.5 + 0.05 * sign * tc}
+            scores = {score: Score("some", "score", value, 100) for score, value in values.items()}
+            settings = {"recipe": PAIRS, BETA: beta, "seed": seed}
+            members.append(Member(f"{beta}-{seed}", settings, "finished", "", scores))
+    claim = experiment[f"daunhawer2019/{name}"].facts.claims[accuracy == X1_FROM_X2]
+    (found,) = claim.evidence(Results(tuple(members)))
+    assert found.estimate[:3] == pytest.approx((1 / 3, -1.0, 1.0))
 
 
 def compared(mine, theirs):

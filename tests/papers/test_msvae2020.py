@@ -157,6 +157,28 @@ def test_c_of_the_stage_that_learns_it_last_is_the_last_block():
     assert derive_scores(facts, ablations.A1, both)[cars.MIG].value == 0.1
 
 
+@pytest.mark.parametrize("name", [name for name in experiment if name.startswith("msvae2020/")])
+def test_experiments_that_promise_the_papers_distance_measure_it(name):
+    """Notes say that claims are about the FID where its weights are; it has to be among the scores of every run."""
+    facts = experiment[name].facts
+    promised = any("UNBRAID_INCEPTION" in note for note in facts.notes)
+    assert promised == (cars.DISTANCE in facts.scales["paper"].measures)
+    assert promised == ("frechet/inception" in facts.metrics)
+
+
+def test_figure_8_is_judged_by_inception_where_all_runs_have_it():
+    """By the features of a classifier a small Z is better here, by those of Inception a large one."""
+    claim, members = experiment["msvae2020/fig8"].facts.claims[0], []
+    for at, near, far in ((5, 1.0, 40.0), (90, 2.0, 30.0)):
+        for seed in range(5):
+            scores = {"frechet/classifier/samples": near, cars.FID: far, "frechet/inception/samples": far}
+            made = {k: Score("frechet", "any", value + 0.01 * seed, 9) for k, value in scores.items()}
+            members.append(member(cars.MS, seed, {}, z=at)._replace(scores=made))
+    assert judge(claim, Results(tuple(members))).verdict == "does not hold"
+    without = [m._replace(scores={k: v for k, v in m.scores.items() if "inception" not in k}) for m in members]
+    assert judge(claim, Results(tuple(without))).verdict == "holds"
+
+
 def test_distances_by_inception_are_judged_where_all_runs_have_them():
     measured = {cars.BASE: (0.03,) * 3, cars.MS: (0.02,) * 3, cars.LARGE: (0.03,) * 3}
     made = runs_over_beta(measured)

@@ -39,13 +39,22 @@ class MissingResultsError(UnbraidError):
 
 @dataclass(frozen=True)
 class StandIn:
-    """A data set, and the one to use instead if its files are missing."""
+    """A data set, and the one to use instead if its files are missing.
+
+    `settings` replace those that only the wanted data set knows; None leaves one out.
+    """
 
     wanted: str
     instead: str
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return self.wanted
+
+    def adapt(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings for the data set that is used instead."""
+        changed = {**settings, **self.settings, "data": self.instead}
+        return {key: value for key, value in changed.items() if key not in self.settings or value is not None}
 
 
 @dataclass(frozen=True)

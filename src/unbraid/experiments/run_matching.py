@@ -16,6 +16,8 @@ def matches_settings(config: Config, wanted: Mapping[str, Any]) -> bool:
 
     Settings of the objective and the prior that `wanted` leaves out must have their defaults.
     """
+    if isinstance(wanted.get("data"), StandIn):
+        return any(matches_settings(config, each) for each in list_choices_of_data(wanted))
     known = {**config.objective.settings, **asdict(config.training), "recipe": config.objective.name}
     known |= {"data": config.data.name, "encoder": _name(config.encoder), "decoder": _name(config.decoder)}
     known |= {"network": known["encoder"], "prior": config.prior.name if config.prior else "standard"}
@@ -25,10 +27,14 @@ def matches_settings(config: Config, wanted: Mapping[str, Any]) -> bool:
     return same and _matches_encoders(config.encoder, wanted) and _matches_latents(config, wanted)
 
 
+def list_choices_of_data(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings with the data set that a paper wants, then, if there is one, with its stand-in."""
+    data = settings.get("data")
+    return [{**settings, "data": data.wanted}, data.adapt(settings)] if isinstance(data, StandIn) else [dict(settings)]
+
+
 def list_values(setting: Any) -> list[Any]:
-    """Return the values of a setting, which may be an axis or a data set with a stand-in."""
-    if isinstance(setting, StandIn):
-        return [setting.wanted, setting.instead]
+    """Return the values of a setting, which may be an axis."""
     return list(setting) if isinstance(setting, (list, range)) else [setting]
 
 

@@ -230,7 +230,7 @@ def _choose_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
         return dict(settings), []
     present = any(item.name == data.wanted and item.state != "missing" for item in describe())
     notes = [] if present else [f"{data.instead} stand in for {data.wanted}, whose files are not here."]
-    return {**settings, "data": data.wanted if present else data.instead}, notes
+    return {**settings, "data": data.wanted} if present else data.adapt(settings), notes
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from unbraid.errors import UsageError
 from unbraid.experiments.base import AS_LARGE_AS, REFINES, Experiment, StandIn
 from unbraid.experiments.derived_series import RefinedSeries, match_size
-from unbraid.experiments.run_matching import list_values, matches_settings
+from unbraid.experiments.run_matching import list_choices_of_data, list_values, matches_settings
 from unbraid.experiments.series import Series
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
@@ -96,7 +96,7 @@ def _find_firsts(facts: Experiment, scale: str, sweeps: Sweeps, source: Source) 
     names = [name for name, settings in sweeps.items() if not {REFINES, AS_LARGE_AS} & settings.keys()]
     for name in names:
         candidates = [Series(facts, scale, name, each) for each in source.sweeps]
-        for wanted in _list_choices_of_data({**sweeps[name], **facts.only.get(name, {})}):
+        for wanted in list_choices_of_data({**sweeps[name], **facts.only.get(name, {})}):
             matching = [each for each in candidates if each.select(wanted, every_seed=True)]
             if matching and name not in found:
                 every = {**sweeps[name], **facts.only.get(name, {})}
@@ -150,11 +150,6 @@ def _leave_out(name: str, sweeps: Sweeps, runs: dict[str, Runs]) -> None:
     for other, settings in sweeps.items():
         if settings.get(REFINES) == name:
             _leave_out(other, sweeps, runs)
-
-
-def _list_choices_of_data(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings with the data set that a paper wants, then, if there is one, with its stand-in."""
-    return [{**settings, **({} if data is None else {"data": data})} for data in list_values(settings.get("data"))]
 
 
 def _quote(names: Iterable[str]) -> str:

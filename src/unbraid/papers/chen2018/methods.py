@@ -129,7 +129,6 @@ SHARED: dict[str, Any] = {
     "derived": {MIG: without_shape},
     "ranges": {MIG: (0.0, 1.0)},
     "scores": (MIG,),
-    "own_steps": ("VAE", "beta-VAE", "FactorVAE", "beta-TCVAE"),
 }
 SMALL_SCALES = {
     "smoke": build_methods_scale(SMOKE, 2, [4, 19], SMALL_GAN, width=16, depth=2),
@@ -142,6 +141,7 @@ experiment.add(
     f"{SUMMARY}.",
     draw_methods,
     **SHARED,
+    own_steps=("VAE", "beta-VAE", "FactorVAE", "beta-TCVAE"),
     scales={
         **SMALL_SCALES,
         "budget": build_methods_scale(BUDGET, 10, GAMMAS, {**BUDGET_GAN, "seed": range(10)}),

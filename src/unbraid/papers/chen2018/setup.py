@@ -39,7 +39,7 @@ FACES_STEPS = 50 * 127_050 // 2048
 FACES: dict[str, Any] = {"network": "conv-chen", "batch": 2048, "steps": FACES_STEPS}
 FACES |= {"data": StandIn("faces3d", "sprites")}
 FACES_BUDGET = {**FACES, "precision": "bf16"}
-"""Settings on 3D faces: the networks of appendix H.1, and 50 epochs as on dSprites."""
+"""Settings on 3D faces: the networks of appendix H.1, and 50 epochs as on dSprites (ours)."""
 
 FACES_OVER_BETA = {
     **OVER_BETA,
@@ -49,10 +49,10 @@ FACES_OVER_BETA = {
 FACES_NOTE = (
     "3D faces need your own renderings (`unbraid data`); rendered sprites replace them without these files and at "
     "`smoke` and `small`, and say nothing about faces. MIG leaves out the identity (on sprites the shape), as the "
-    "paper does. 50 epochs, as the authors' code has on dSprites."
+    "paper does. 50 epochs are ours: the authors' code has them on dSprites."
 )
 OWN_STEPS = ("vae", "beta-vae", "beta-tcvae", "MWS", "MSS", "alpha 1", "alpha 0", "Gaussian prior", "flow prior")
-"""Series that train for the 50 epochs of the authors' code."""
+"""Series that train on dSprites for the 50 epochs of the authors' code."""
 
 BOTH = ("beta-vae", "beta-tcvae")
 VAE, TCVAE = {"recipe": "beta-vae"}, {"recipe": "beta-tcvae", "estimator": "mws"}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Results, Scale, StandIn, experiment
+from unbraid.experiments.base import Evidence, Results, Scale, StandIn, experiment
 from unbraid.experiments.drawing import draw_curves, plot_curves
 from unbraid.experiments.evidence import combine, compare_settings
 from unbraid.papers.msvae2020 import cars
@@ -44,6 +44,12 @@ def make_scale(scale: str, shared: Mapping[str, Any]) -> Scale:
     return Scale(shared, per_series=own, measures={**measures, RANDOM: (RANDOM, measures[DISTANCE][1])})
 
 
+def compare_samples(results: Results) -> list[Evidence]:
+    """Return the distance of images at a random code with |Z| = 5 minus that with |Z| = 90, as evidence."""
+    score = f"{cars.INCEPTION}/samples" if cars.choose_distance(results) == cars.FID else RANDOM
+    return compare_settings(MS, "z", 90, 5, score, high=0.0)(results)
+
+
 def draw_widths_of_z(results: Results, make: Any) -> Any:
     stages = Results(tuple(m for m in results.members if m.settings["recipe"] == MS), results.scale)
     return draw_curves(make, stages, "z", (DISTANCE, RANDOM, RE_ENCODED, CONDITIONING))
@@ -60,10 +66,10 @@ def add_widths_of_z(name: str, data: StandIn) -> None:
         draw_widths_of_z,
         series={BASE: SERIES[BASE], MS: SERIES[MS]},
         scales={scale: make_scale(scale, shared) for scale, shared in share_settings(data).items()},
-        metrics=("mig-of/blocks", RE_ENCODED, CONDITIONING),
+        metrics=("mig-of/blocks", RE_ENCODED, CONDITIONING, cars.INCEPTION),
         derived={MIG: cars.select_mig_of_c},
         scores=(DISTANCE, RANDOM, RE_ENCODED, CONDITIONING, MIG),
-        claims={text: compare_settings(MS, "z", 90, 5, RANDOM, high=0.0)},
+        claims={text: compare_samples},
         notes=(cars.describe_stand_in(data), *cars.NOTES[1:], drawn),
     )
 
