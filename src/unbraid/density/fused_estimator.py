@@ -250,8 +250,8 @@ def _differentiate_shared(size: ProblemSize, weights: Weighting, inputs: Sequenc
     launch(
         shared_kernels.backward_shared, (_ceil_div(size.rows, tile.block), splits, size.members),
         table, padded, normaliser, rows, components, partial, size.rows, size.rows_padded, size.components_padded,
-        chunk, own, following, LEAVES=tuple(range(size.leaves)), D=size.leaves, UNEQUAL=unequal, STREAM=tile.stream,
-        BLOCK=tile.block, **options, writes=(partial,),
+        chunk, own, following, D=size.leaves, UNEQUAL=unequal, STREAM=tile.stream, BLOCK=tile.block,
+        **options, writes=(partial,),
     )  # fmt: skip
     return partial
 

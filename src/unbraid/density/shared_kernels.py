@@ -19,7 +19,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from unbraid.density.triton_kernels import _LN2, _LOWEST, _backward, _reweigh, _zeros
+from unbraid.density.careful_kernels import add_components_carefully, add_rows_carefully
+from unbraid.density.triton_kernels import _LN2, _zeros
 
 _HALF = tl.constexpr(0.5 / 0.6931471805599453)  # t^2 at which the derivative by the log variance is 0
 _WIDEST = tl.constexpr(64.0)  # the largest |log2| of a sum that needs no other reference
@@ -57,11 +58,22 @@ def _split(values, COUNT: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _load_parts(tile, FIRST: tl.constexpr, LAST: tl.constexpr, COUNT: tl.constexpr):
-    """Load rows [FIRST, LAST) of a tile [rows, COUNT] of a table, as a tuple of `_split` vectors."""
-    parts = (_split(tl.load(tile + FIRST * COUNT + tl.arange(0, COUNT)), COUNT),)
+def _find_tile(table, at, WIDTH: tl.constexpr, COUNT: tl.constexpr, TILE: tl.constexpr):
+    """Return where COUNT columns from `at` on begin in a table [tiles, WIDTH, TILE]."""
+    if COUNT == TILE:
+        place = at * WIDTH
+    else:
+        place = at // TILE * (WIDTH * TILE) + at % TILE
+    return table + place
+
+
+@triton.jit
+@no_type_check
+def _load_parts(tile, FIRST: tl.constexpr, LAST: tl.constexpr, COUNT: tl.constexpr, TILE: tl.constexpr):
+    """Load rows [FIRST, LAST) of COUNT columns of a tile [rows, TILE], as a tuple of `_split` vectors."""
+    parts = (_split(tl.load(tile + FIRST * TILE + tl.arange(0, COUNT)), COUNT),)
     for n in tl.static_range(FIRST + 1, LAST):
-        parts += (_split(tl.load(tile + n * COUNT + tl.arange(0, COUNT)), COUNT),)
+        parts += (_split(tl.load(tile + n * TILE + tl.arange(0, COUNT)), COUNT),)
     return parts
 
 
@@ -94,18 +106,22 @@ def _hold_neighbours(i0, i1, j0, j1, batch):
 @no_type_check
 def _add_components(
     rows, table, normaliser, partial, i0, start, stop, rows_count, rows_padded, own, after,
-    D: tl.constexpr, REWEIGH: tl.constexpr, SCORES: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, REWEIGH: tl.constexpr, SCORES: tl.constexpr, STREAM: tl.constexpr, TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add up terms, and terms times q, of a block of rows over some components, for each leaf and for the group."""
+    """Add up terms, and terms times q, of a block of rows over some components, for each leaf and for the group.
+
+    STREAM components at a time come from tiles of TILE.
+    """
     i = i0 + tl.arange(0, BLOCK)
     z = _load_held(rows, i, rows_padded, D)
     relative = tl.load(normaliser + (1 + D) * rows_padded + i)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     totals, scores, shared = _zeros(BLOCK, D), _zeros(BLOCK, D), _zeros(BLOCK, D)
     for j0 in range(start, stop, STREAM):
-        tile = table + j0 * (3 * D + 1)
-        mean, precision = _load_parts(tile, 0, D, STREAM), _load_parts(tile, D, 2 * D, STREAM)
-        constants = _load_parts(tile, 2 * D, 3 * D + 1, STREAM)
+        tile = _find_tile(table, j0, 3 * D + 1, STREAM, TILE)
+        mean, precision = _load_parts(tile, 0, D, STREAM, TILE), _load_parts(tile, D, 2 * D, STREAM, TILE)
+        constants = _load_parts(tile, 2 * D, 3 * D + 1, STREAM, TILE)
         for s in tl.static_range(STREAM):
             x, q = constants[D][s] - relative, ()
             if REWEIGH:
@@ -153,48 +169,18 @@ def forward_shared(
     i0, start = tl.program_id(0) * BLOCK, split * chunk
     stop = tl.minimum(start + chunk, rows_count)
     near = False
-    if UNEQUAL:  # few programs meet components of another weight; the others spare the comparisons
+    if UNEQUAL:  # few programs meet components of another weight; the others spare the comparisons, and ptxas the code
         near = _hold_neighbours(i0, i0 + BLOCK, start, start + chunk, rows_count)
         if near:
             _add_components(
                 rows, table, normaliser, partial, i0, start, stop, rows_count, rows_padded, own, after,
-                D, True, SCORES, STREAM, BLOCK,
+                D, True, SCORES, 1, STREAM, BLOCK,
             )  # fmt: skip
     if not near:
         _add_components(
             rows, table, normaliser, partial, i0, start, stop, rows_count, rows_padded, own, after,
-            D, False, SCORES, STREAM, BLOCK,
+            D, False, SCORES, STREAM, STREAM, BLOCK,
         )  # fmt: skip
-
-
-@triton.jit
-@no_type_check
-def _add_carefully(
-    rows, components, constants, i, i0, rows_count, rows_padded, padded, own, after, leaf, first, last,
-    D: tl.constexpr, UNEQUAL: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Return maximum, sum, and sum for one leaf's score over all components; the exponent has leaves [first, last)."""
-    highest = tl.full((BLOCK,), _LOWEST, tl.float32)
-    total, score = tl.full((BLOCK,), 0.0, tl.float32), tl.full((BLOCK,), 0.0, tl.float32)
-    scales = components + D * padded
-    for j0 in range(0, rows_count, STREAM):
-        j = j0 + tl.arange(0, STREAM)
-        squares = tl.full((STREAM, BLOCK), 0.0, tl.float32)  # in the order of the backward pass, to round alike
-        for each in range(first, last):
-            z = tl.load(rows + each * rows_padded + i)[None, :]
-            t = (z - tl.load(components + each * padded + j)[:, None]) * tl.load(scales + each * padded + j)[:, None]
-            squares += t * t
-        x = tl.load(constants + j)[:, None] - squares
-        if UNEQUAL:
-            x = _reweigh(x, i[None, :], j[:, None], i0, j0, rows_count, own, after, BLOCK, STREAM)
-        higher = tl.maximum(highest, tl.max(x, 0))
-        weight, shrink = tl.exp2(x - higher[None, :]), tl.exp2(highest - higher)
-        total = total * shrink + tl.sum(weight, 0)
-        scale = tl.load(scales + leaf * padded + j)[:, None]
-        t = (tl.load(rows + leaf * rows_padded + i)[None, :] - tl.load(components + leaf * padded + j)[:, None]) * scale
-        score = score * shrink + tl.sum(weight * t * scale, 0)
-        highest = higher
-    return highest, total, score
 
 
 @triton.jit(do_not_specialize=["rows_count", "splits"])
@@ -231,7 +217,7 @@ def combine_shared(
     if tl.max(tl.where((i < rows_count) & (known == 0), 1, 0), 0) != 0:
         rows += m * D * rows_padded
         components += m * (4 * D + 1) * padded
-        peak, sum_, sloped = _add_carefully(
+        peak, sum_, sloped = add_components_carefully(
             rows, components, components + (2 * D + output) * padded, i, i0, rows_count, rows_padded, padded, own,
             after, leaf, tl.where(of_group, 0, leaf), tl.where(of_group, D, leaf + 1), D, UNEQUAL, 8, BLOCK,
         )  # fmt: skip
@@ -286,18 +272,18 @@ def backward_rows_shared(
 @no_type_check
 def _add_rows(
     table, components, partial, j0, start, stop, rows_count, padded, own, after,
-    D: tl.constexpr, REWEIGH: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, REWEIGH: tl.constexpr, STREAM: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of a block of components from some rows, and return their sum."""
+    """Compute gradients of a block of components from some rows, STREAM at a time, and return their sum."""
     j = j0 + tl.arange(0, BLOCK)
     mean, precision = _load_held(components, j, padded, D), _load_held(components + (3 * D + 1) * padded, j, padded, D)
     constant = tl.load(components + 2 * D * padded + j)
     constants = _load_held(components + (2 * D + 1) * padded, j, padded, D)
     slopes, curves = _zeros(BLOCK, D), _zeros(BLOCK, D)
     for i0 in range(start, stop, STREAM):
-        tile = table + i0 * (2 * D + 2)
-        z, quotient = _load_parts(tile, 0, D, STREAM), _load_parts(tile, D, 2 * D, STREAM)
-        shared, binary = _load_parts(tile, 2 * D, 2 * D + 2, STREAM)
+        tile = _find_tile(table, i0, 2 * D + 2, STREAM, TILE)
+        z, quotient = _load_parts(tile, 0, D, STREAM, TILE), _load_parts(tile, D, 2 * D, STREAM, TILE)
+        shared, binary = _load_parts(tile, 2 * D, 2 * D + 2, STREAM, TILE)
         for s in tl.static_range(STREAM):
             x, q, curvature, terms = constant - binary[s], (), (), ()
             if REWEIGH:
@@ -327,32 +313,11 @@ def _add_rows(
     return everything
 
 
-@triton.jit
-@no_type_check
-def _add_rows_carefully(
-    rows, components, grad, normaliser, partial, j0, start, stop, rows_count, rows_padded, padded, own, after,
-    LEAVES: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr,
-):  # fmt: skip
-    """Compute the same gradients as `_add_rows` by the general form, 32 components at a time."""
-    _backward(
-        rows, components, components + D * padded, components + 2 * D * padded, grad, normaliser, partial, j0, start,
-        stop, rows_count, rows_padded, padded, own, after, D, LEAVES, D, 0, D, UNEQUAL, 2, 32,
-    )  # fmt: skip
-    tl.debug_barrier()  # what one thread stored, another may load
-    for leaf in range(D):
-        component, output = components + leaf * padded, (1 + leaf) * rows_padded
-        _backward(
-            rows + leaf * rows_padded, component, component + D * padded, component + (2 * D + 1) * padded,
-            grad + output, normaliser + output, partial + leaf * padded, j0, start, stop, rows_count, rows_padded,
-            padded, own, after, D, (0,), 1, 0, 1, UNEQUAL, 8, 32, True,
-        )  # fmt: skip
-
-
 @triton.jit(do_not_specialize=["rows_count"])
 @no_type_check
 def backward_shared(
     table, grad, normaliser, rows, components, partial, rows_count, rows_padded, padded, chunk, own, after,
-    LEAVES: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, UNEQUAL: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of components [chunks, M, 2 D, j].
 
@@ -375,16 +340,16 @@ def backward_shared(
         near = _hold_neighbours(start, start + chunk, j0, j0 + BLOCK, rows_count)
         if near:
             everything = _add_rows(
-                table, components, partial, j0, start, stop, rows_count, padded, own, after, D, True, STREAM, BLOCK
+                table, components, partial, j0, start, stop, rows_count, padded, own, after, D, True, 1, STREAM, BLOCK
             )  # fmt: skip
     if not near:
         everything = _add_rows(
-            table, components, partial, j0, start, stop, rows_count, padded, own, after, D, False, STREAM, BLOCK
+            table, components, partial, j0, start, stop, rows_count, padded, own, after, D, False, STREAM, STREAM, BLOCK
         )  # fmt: skip
     if tl.max(tl.where(_is_finite(everything), 0, 1), 0) != 0:
         tl.debug_barrier()
         for held in range(j0, j0 + BLOCK, 32):
-            _add_rows_carefully(
+            add_rows_carefully(
                 rows, components, grad, normaliser, partial, held, start, stop, rows_count, rows_padded, padded, own,
-                after, LEAVES, D, UNEQUAL,
+                after, D, UNEQUAL, 8, 32,
             )  # fmt: skip

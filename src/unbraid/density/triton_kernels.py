@@ -251,9 +251,9 @@ def _backward(
     rows, means, scales, constants, grad, normaliser, partial, j0, start, stop, rows_count, rows_padded, padded, own,
     after, spread_row,
     LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr,
-    STREAM: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr = False,
+    STREAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of a block of components from some rows, for a group's density or a leaf's, or add them."""
+    """Compute gradients of a block of components from some rows, for a group's density or a leaf's."""
     j = j0 + tl.arange(0, BLOCK)
     mean = _load_leaves(means, j, padded, 0, LEAVES, COUNT)
     scale = _load_leaves(scales, j, padded, 0, LEAVES, COUNT)
@@ -278,12 +278,8 @@ def _backward(
     for n in tl.static_range(COUNT):
         steepness = tl.load(scales + LEAVES[n] * padded + j)
         at = partial + LEAVES[n] * padded + j
-        slope = steepness * slopes[n] * (2 * _LN2)
-        spread = tl.where(steepness < _CLAMPED, curves[n] * _LN2, 0.0) - 0.5 * weight
-        if ADD:
-            slope, spread = slope + tl.load(at), spread + tl.load(at + spread_row * padded)
-        tl.store(at, slope)
-        tl.store(at + spread_row * padded, spread)
+        tl.store(at, steepness * slopes[n] * (2 * _LN2))
+        tl.store(at + spread_row * padded, tl.where(steepness < _CLAMPED, curves[n] * _LN2, 0.0) - 0.5 * weight)
 
 
 @triton.jit(do_not_specialize=["rows_count", "count", "group_splits", "leaf_splits", "group"])
