@@ -40,11 +40,15 @@ TUNED_JOBS = [
     ("stratified", 1, 8192),
 ]  # fmt: skip
 TUNED_TILES = [
-    (2, 64, 1056, 255), (2, 64, 1584, 168), (4, 64, 1056, 255), (4, 64, 1584, 168),
-    (4, 32, 1584, 168), (1, 64, 1584, 168),
+    ((2, 64), (8, 64), 128), ((2, 64), (8, 64), 168), ((4, 32), (8, 64), 128), ((2, 64), (8, 128), 168),
+    ((4, 32), (8, 128), 168), ((4, 64), (8, 64), 255), ((4, 64), (8, 128), 255), ((4, 64), (4, 128), 255),
 ]  # fmt: skip
-"""Stream, block, programs and registers; for the forward and the backward kernel."""
+"""Stream and block of groups, the same for single leaves, and registers; for the forward and the backward kernel."""
 
+SHARED_TILES = [(2, 64, 1056, 255), (2, 64, 1584, 168), (4, 64, 1056, 255), (4, 32, 1584, 168), (1, 64, 1584, 168)]
+"""Stream, block, programs and registers of the shared form; for both kernels, too."""
+
+TUNED_PROGRAMS = [512, 768, 1536, 2112, 4224]
 SMALL = ("pack", "combine", "backward_rows", "collect")
 
 
@@ -179,13 +183,18 @@ def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: lis
 
 def candidates() -> dict[str, dict[str, object]]:
     """Return named settings of `unbraid.density.fused_estimator`, the current ones first."""
-    from unbraid.density.fused_estimator import SharedTiles, WarpTile
+    from unbraid.density.fused_estimator import KernelTiles, SharedTiles, WarpTile
 
-    named: dict[str, dict[str, object]] = {"as is": {}}
-    for stream, block, programs, registers in TUNED_TILES:
+    named: dict[str, dict[str, object]] = {"as is": {}, "shared": {"prefers_shared": lambda: True}}
+    for stream, block, programs, registers in SHARED_TILES:
         tiles = SharedTiles(WarpTile(stream, block), programs, registers)
-        named[f"{stream}x{block} p{programs} r{registers}"] = {"SHARED_FORWARD": tiles, "SHARED_BACKWARD": tiles}
-    return named
+        name = f"shared {stream}x{block} p{programs} r{registers}"
+        named[name] = named["shared"] | {"SHARED_FORWARD": tiles, "SHARED_BACKWARD": tiles}
+    for group, leaf, registers in TUNED_TILES:
+        tiles = KernelTiles(WarpTile(*group), WarpTile(*leaf), registers)
+        name = f"{group[0]}x{group[1]} {leaf[0]}x{leaf[1]} r{registers}"
+        named[name] = {"FORWARD": tiles, "BACKWARD": tiles}
+    return named | {f"PROGRAMS_TO_FILL_GPU {count}": {"PROGRAMS_TO_FILL_GPU": count} for count in TUNED_PROGRAMS}
 
 
 @contextmanager
@@ -242,7 +251,7 @@ def tune(seconds: float) -> None:
     """Time all candidates at all sizes until the time is up, and print one table."""
     start = time.monotonic()
     named = candidates()
-    compiled_apart = [name for name, values in named.items() if values]
+    compiled_apart = [name for name, values in named.items() if values and "PROGRAMS_TO_FILL_GPU" not in values]
     workers = [subprocess.Popen([sys.executable, __file__, "--warm", name]) for name in compiled_apart]
     references = {estimator: evaluated(1, 2048, estimator, torch.float64) for estimator in ("stratified", "mws")}
     failed = []

@@ -59,6 +59,12 @@ def device(request, monkeypatch):
     return request.param
 
 
+@pytest.fixture(params=["general", "shared"])
+def form(request, device, monkeypatch):
+    """A form of the kernels; only a compiled step prefers the shared one."""
+    monkeypatch.setattr("unbraid.density.fused_estimator.prefers_shared", lambda: request.param == "shared")
+
+
 def drawn(lead, count, size, narrow=None, apart=1.0, seed=0):
     """Parameters and samples of posteriors."""
     generator = torch.Generator().manual_seed(seed)
@@ -107,7 +113,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_batches(device, case):
+def test_batches(device, form, case):
     options = dict(CASES[case])
     space = Space({"z": Normal(size=options["size"])}, options.pop("tree", None))
     estimator = options.pop("estimator")
@@ -130,7 +136,7 @@ SHARED_CASES = {
 
 @pytest.mark.parametrize("estimator", ["mws", "mss", "stratified"])
 @pytest.mark.parametrize("case", SHARED_CASES)
-def test_all_leaves_and_single_leaves(device, case, estimator):
+def test_all_leaves_and_single_leaves(device, form, case, estimator):
     options = SHARED_CASES[case]
     space = Space({"z": Normal(size=options["size"])})
     parameters, z = drawn(**options)
@@ -142,7 +148,7 @@ def test_all_leaves_and_single_leaves(device, case, estimator):
 
 
 @pytest.mark.parametrize("narrow", [-2.0, -6.0, -12.0, -40.0])
-def test_samples_of_no_posterior(device, narrow):
+def test_samples_of_no_posterior(device, form, narrow):
     space = Space({"z": Normal(size=3)})
     parameters, _ = drawn((), 40, 3, narrow=narrow)
     z = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
@@ -253,10 +259,11 @@ def test_the_operators_are_well_behaved(device):
 
     parameters, z = (tensor.to(device).requires_grad_() for tensor in drawn((2,), 4, 2))
     masks, weights = [3], list(weighting("mss", 4, 9))
-    torch.library.opcheck(fused.aggregate_densities.call, (z, parameters, None, masks, weights))
-    with torch.no_grad():
-        out, *rest = fused.aggregate_densities(z, parameters, None, masks, weights)
-        torch.library.opcheck(fused.aggregate_densities_backward.call, (out, *rest, 4, masks, weights))
+    for shared in (False, True):
+        torch.library.opcheck(fused.aggregate_densities.call, (z, parameters, None, masks, weights, True, shared))
+        with torch.no_grad():
+            out, *rest = fused.aggregate_densities(z, parameters, None, masks, weights, True, shared)
+            torch.library.opcheck(fused.aggregate_densities_backward.call, (out, *rest, 4, masks, weights, shared))
 
 
 def step(space, parameters, z):
@@ -267,6 +274,7 @@ def step(space, parameters, z):
 
 @pytest.mark.compiles
 def test_compiled_in_one_graph(device):
+    """It takes the shared form there, and the general one outside."""
     space = Space({"z": Normal(size=2)})
     parameters, z = (tensor.to(device).requires_grad_() for tensor in drawn((2,), 6, 2))
 

@@ -1,7 +1,8 @@
 """Parts of Triton kernels that compute again what `unbraid.density.shared_kernels` cannot hold in float32.
 
 The formulas are those of the general form (`unbraid.density.triton_kernels`), with a running maximum and t = (z - mean)
-k / sigma. They hardly ever run, so their loops over leaves are not unrolled, which would take longest to compile.
+k / sigma. Exponents may be so large that responsibilities are wrong unless both passes round alike; `fma` leaves the
+compiler no choice. They hardly ever run, so their loops over leaves are not unrolled, which saves time to compile.
 """
 
 from typing import no_type_check
@@ -24,11 +25,11 @@ def add_components_carefully(
     scales = components + D * padded
     for j0 in range(0, rows_count, STREAM):
         j = j0 + tl.arange(0, STREAM)
-        squares = tl.full((STREAM, BLOCK), 0.0, tl.float32)  # in the order of the backward pass, to round alike
+        squares = tl.full((STREAM, BLOCK), 0.0, tl.float32)
         for each in range(first, last):
             z = tl.load(rows + each * rows_padded + i)[None, :]
             t = (z - tl.load(components + each * padded + j)[:, None]) * tl.load(scales + each * padded + j)[:, None]
-            squares += t * t
+            squares = tl.fma(t, t, squares)
         x = tl.load(constants + j)[:, None] - squares
         if UNEQUAL:
             x = _reweigh(x, i[None, :], j[:, None], i0, j0, rows_count, own, after, BLOCK, STREAM)
@@ -63,10 +64,11 @@ def add_rows_carefully(
                 t = (z - tl.load(components + each * padded + j)[None, :]) * tl.load(scales + each * padded + j)[
                     None, :
                 ]
-                squares += t * t
+                squares = tl.fma(t, t, squares)
             t = (tl.load(rows + leaf * rows_padded + i)[:, None] - mean[None, :]) * scale[None, :]
             x = tl.load(components + 2 * D * padded + j)[None, :] - squares
-            alone = tl.load(components + (2 * D + 1 + leaf) * padded + j)[None, :] - t * t
+            square = tl.fma(t, t, tl.full((STREAM, BLOCK), 0.0, tl.float32))
+            alone = tl.load(components + (2 * D + 1 + leaf) * padded + j)[None, :] - square
             if UNEQUAL:
                 x = _reweigh(x, i[:, None], j[None, :], i0, j0, rows_count, own, after, STREAM, BLOCK)
                 alone = _reweigh(alone, i[:, None], j[None, :], i0, j0, rows_count, own, after, STREAM, BLOCK)

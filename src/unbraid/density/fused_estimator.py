@@ -92,15 +92,17 @@ class ProblemSize(NamedTuple):
         """Arguments that every kernel takes."""
         return self.rows, self.components, self.rows_padded, self.components_padded
 
-    def is_shared(self, masks: Sequence[int]) -> bool:
+    def can_share(self, masks: Sequence[int]) -> bool:
         """Return whether the shared form applies: the only group has all of a few leaves, and j = i for each row."""
         fits = self.leaves <= MAX_SHARED_LEAVES and self.rows == self.components
         return fits and list(masks) == [_make_mask(range(self.leaves))]
 
-    def allocate_outputs(self, sample: Tensor, masks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def allocate_outputs(
+        self, sample: Tensor, groups: int, shared: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return empty densities, their binary logarithms, packed rows, packed components, and scores."""
         members, rows, _, leaves = self
-        groups, more = len(masks), leaves if self.is_shared(masks) else 0
+        more = leaves if shared else 0
         return (
             sample.new_empty(members, groups + leaves, rows),
             sample.new_empty(members, groups + leaves + (1 if more else 0), self.rows_padded),
@@ -280,15 +282,14 @@ def _differentiate_groups(
 @Operator
 def aggregate_densities(
     sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
-    with_scores: bool = True,
+    with_scores: bool = True, shared: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return log densities [M, groups + D, i] of samples [M, i, D] under posteriors [M, j, 2 D].
 
-    The other outputs are for the gradients.
+    The other outputs are for the gradients. `shared` takes the shared form, where it applies.
     """
     size, weighting = _find_size(sample, parameters), Weighting(*weights)
-    out, normaliser, rows, components, scores = size.allocate_outputs(sample, masks)
-    shared = size.is_shared(masks)
+    out, normaliser, rows, components, scores = size.allocate_outputs(sample, len(masks), shared)
     table = sample.new_empty(size.members, 3 * size.leaves + 1, size.components_padded) if shared else rows
     launch(
         packing_kernel.pack, (_ceil_div(max(size.rows_padded, size.components_padded), 32), size.members),
@@ -305,20 +306,23 @@ def aggregate_densities(
 
 
 @aggregate_densities.register_fake
-def _(sample: Tensor, parameters: Tensor, log_p: Any, masks: Sequence[int], *settings: Any) -> tuple[Tensor, ...]:
-    return _find_size(sample, parameters).allocate_outputs(sample, masks)
+def _(
+    sample: Tensor, parameters: Tensor, log_p: Any, masks: Sequence[int], weights: Any, with_scores: bool = True,
+    shared: bool = False,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    return _find_size(sample, parameters).allocate_outputs(sample, len(masks), shared)
 
 
 @Operator
 def aggregate_densities_backward(
     grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, scores: Tensor, count: int,
-    masks: Sequence[int], weights: Sequence[float],
+    masks: Sequence[int], weights: Sequence[float], shared: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return gradients of samples [M, i, D] and of `count` posteriors [M, j, 2 D], from the forward op's outputs."""
     size, weighting = ProblemSize(rows.shape[0], grad.shape[2], count, rows.shape[1]), Weighting(*weights)
     of_sample, of_parameters = _allocate_gradients(grad, normaliser, rows, components, scores, count)
     inputs = grad, normaliser, rows, components, scores
-    if size.is_shared(masks):
+    if shared:
         partial = _differentiate_shared(size, weighting, inputs, of_sample)
     else:
         partial = _differentiate_groups(size, weighting, masks, inputs, of_sample)
@@ -339,18 +343,23 @@ def _allocate_gradients(
 
 
 def _save_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, parameters, _, ctx.masks, ctx.weights, _ = inputs
+    _, parameters, _, ctx.masks, ctx.weights, _, ctx.shared = inputs
     ctx.count = parameters.shape[1]
     ctx.save_for_backward(*output[1:])
 
 
 def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     """Return gradients of the samples and the posteriors; log_p needs none."""
-    of_sample, of_parameters = aggregate_densities_backward(grad, *ctx.saved_tensors, ctx.count, ctx.masks, ctx.weights)
-    return of_sample, of_parameters, None, None, None, None
+    settings = ctx.count, ctx.masks, ctx.weights, ctx.shared
+    return *aggregate_densities_backward(grad, *ctx.saved_tensors, *settings), None, None, None, None, None
 
 
 aggregate_densities.register_autograd(_differentiate, setup_context=_save_context)
+
+
+def prefers_shared() -> bool:
+    """Return whether the shared form pays: it takes seconds more to compile, as other parts of a compiled step do."""
+    return torch.compiler.is_compiling()
 
 
 def log_densities(
@@ -373,5 +382,8 @@ def log_densities(
     flat = (t.expand(*lead, *t.shape[-2:]).reshape(members, *t.shape[-2:]) for t in (sample, mean_and_log_variance))
     masks = [_make_mask(group) for group in groups]
     log_p = None if log_p is None else log_p.contiguous()
-    densities, *_ = aggregate_densities(*flat, log_p, masks, list(weights), torch.is_grad_enabled())
+    samples, parameters = flat
+    shared = prefers_shared() and _find_size(samples, parameters).can_share(masks)
+    settings = masks, list(weights), torch.is_grad_enabled(), shared
+    densities, *_ = aggregate_densities(samples, parameters, log_p, *settings)
     return densities.transpose(-1, -2).reshape(*lead, sample.shape[-2], len(groups) + leaves)

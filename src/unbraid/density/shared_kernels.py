@@ -12,6 +12,8 @@ There is no running maximum. A leaf's terms are added as they are, and the group
 a sample of that posterior hardly ever falls far short of: a density 2^n times higher has probability 2^-n. What float32
 cannot hold this way, such as p of sigma < 2^-63 or > 2^59 or a density beyond 2^64, is found afterwards, by a sum that
 is out of range or no number, and computed again by the general form's formulas.
+
+These kernels take seconds to compile, which only long runs save (`prefers_shared`).
 """
 
 from typing import no_type_check
