@@ -69,7 +69,7 @@ class FusedAdam(_Adam):
                 continue
             parameters, own_gradients, means, squares, steps = (list(column) for column in zip(*chosen, strict=True))
             torch._foreach_add_(steps, 1)
-            update = torch._fused_adamw_ if decays else torch._fused_adam_
+            update: Any = torch._fused_adamw_ if decays else torch._fused_adam_
             first, second = self.betas
             rates = {"lr": self.rate * share, "beta1": first, "beta2": second, "eps": self.eps}
             options = {"weight_decay": self.weight_decay * decays, "amsgrad": False, "maximize": False}
@@ -146,7 +146,7 @@ class StackedAdam(_Adam):
             chosen = [row for row in rows if (self.weight_decay > 0 and is_decayed(row[0][None])) == decays]
             if not chosen:
                 continue
-            update = torch._fused_adamw_ if decays else torch._fused_adam_
+            update: Any = torch._fused_adamw_ if decays else torch._fused_adam_
             rates = {"lr": rate, "beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps}
             options = {"weight_decay": self.weight_decay * decays, "amsgrad": False, "maximize": False}
             steps = [self.steps[0]] * len(chosen)

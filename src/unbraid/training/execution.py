@@ -178,8 +178,9 @@ def _store_more_on_cpu() -> AbstractContextManager[Any]:
 
 def _tag_programs() -> AbstractContextManager[Any]:
     """Let the compiler store programs apart that call operators of another version of this library."""
-    from torch.compiler import config
+    import torch.compiler.config
 
+    config: Any = torch.compiler.config
     tagged = hasattr(config, "cache_key_tag")  # not before torch 2.7
     return config.patch(cache_key_tag=f"unbraid {hash_code()}") if tagged else nullcontext()
 
