@@ -241,8 +241,8 @@ class FactorDataset:
         self.__dict__["_ahead"] = (self._list_versions(), pool.submit(source._digest))
         pool.shutdown(wait=False)
 
-    def _list_versions(self) -> list[int]:
-        """Return the versions of the content, which grow with every write."""
+    def _list_versions(self) -> list[Any]:
+        """Return the versions of the content, which change with every write."""
         return [part._version for part in self._content() if hasattr(part, "_version")]
 
     def _content(self) -> list[Any]:
