@@ -95,7 +95,8 @@ def read_rows(name: str, results: Path) -> list[Row]:
         reason, needed = protocol["reasons"].get(f"{name}#{number}", ""), math.nan
         if verdict["verdict"] == "inconclusive":
             own, (reason, needed) = reason, _explain_open(verdict, name, piece, results, stored.get("looks", 1))
-            reason = own or reason
+            if own:  # it says why seeds would not settle the claim
+                reason, needed = own, math.inf
         elif verdict["verdict"] == "does not hold" and not reason:
             raise SystemExit(f"{name}, claim {number} does not hold; results/protocol.json lacks a reason for it.")
         more = f" (and {len(verdict['evidence']) - 1} more)" if len(verdict["evidence"]) > 1 else ""

@@ -134,14 +134,16 @@ RULES = {
     "chen2018/fig4, weaker correlation": (of("chen2018/fig4", 1), two_sweeps),
     "chen2018/figS4": (of("chen2018/figS4", 0), two_sweeps),
     "chen2018/figS12, gap": (of("chen2018/figS12", 0), agreeing),
+    "chen2018/figS12, best models": (of("chen2018/figS12", 1), controversial),
     "chen2018/figS12, inflated": (of("chen2018/figS12", 2), agreeing),
+    "chen2018/figS13": (of("chen2018/figS13", 0), agreeing),
     "chen2018/figS14": (of("chen2018/figS14", 0), controversial),
     "daunhawer2019/fig3, x2 from x1": (of("daunhawer2019/fig3", 0), over_beta_2),
     "split2020/fig3, split above wide": (of("split2020/fig3", 2), encoders),
     "split2020/fig8, the best models": (of("split2020/fig8", 0), encoders),
     "split2020/fig8, MIG of the best": (of("split2020/fig8", 1), encoders),
 }
-NEVER_HOLDS = {"chen2018/figS12, gap"}
+NEVER_HOLDS = {"chen2018/figS12, gap", "chen2018/figS12, best models", "chen2018/figS13"}
 """Rules whose null is no edge: the claim is false by a margin, and may be refuted but not hold."""
 
 

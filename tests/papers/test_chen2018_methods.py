@@ -9,7 +9,17 @@ from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
 from unbraid.papers.chen2018.biased import POSITIONS, list_splits
-from unbraid.papers.chen2018.disagreement import DCI, HIGGINS, INFLATED, SAMPLED, find_controversial, rank_gaps
+from unbraid.papers.chen2018.disagreement import (
+    DCI,
+    FAR_APART,
+    HIGGINS,
+    INFLATED,
+    SAMPLED,
+    confirmed_gap,
+    find_controversial,
+    rank_gaps,
+    share_of_best,
+)
 from unbraid.papers.chen2018.methods import MIG, choose_gamma
 
 SPLITS = list_splits("budget")
@@ -105,6 +115,21 @@ def test_the_most_controversial_model_is_far_lower_by_mig():
     assert verdicts("figS12", models(np.stack([order, 1 - order], -1)))[1] == "does not hold"
 
 
+def test_noise_hardly_ever_makes_five_models_controversial():
+    """Models that noise of one protocol chooses do not keep their gap by the other; ranks correlate as in results."""
+    rng = np.random.default_rng(0)
+    true = rng.normal(size=(200, 42, 1))
+    both = true + 0.8 * rng.normal(size=(200, 42, 2))
+    assert (confirmed_gap(np.concatenate([true, both], -1), 5) > FAR_APART).mean() <= 0.1
+
+
+def test_the_best_models_by_both_scores():
+    order = np.arange(40) / 40
+    half = np.where(order < 0.875, order, -order)  # five of the best ten by MIG are the worst
+    scores = np.stack([np.stack([order, order, other], -1) for other in (order, 1 - order, half)])
+    assert share_of_best(scores).tolist() == [1.0, 0.0, 0.5]
+
+
 def test_figure_s14_needs_a_score_that_did_not_choose_the_models():
     """By MIG the chosen models are low because they were chosen so: independent random scores would always pass."""
     rng, found = np.random.default_rng(0), []
@@ -114,6 +139,16 @@ def test_figure_s14_needs_a_score_that_did_not_choose_the_models():
     order = np.arange(40) / 40
     assert verdicts("figS14", models(np.stack([order, 1 - order], -1), order)) == ["holds"]
     assert verdicts("figS14", models(np.stack([order, 1 - order], -1), 1 - order)) == ["does not hold"]
+
+
+def test_more_seeds_are_not_suggested_where_they_do_not_narrow_the_interval():
+    rng = np.random.default_rng(1)
+    for name, place in (("figS12", 0), ("figS14", 0)):
+        claim = experiment[f"chen2018/{name}"].facts.claims[place]
+        true = rng.random(40)
+        found = judge(claim, models(np.stack([true, true + 0.2 * rng.normal(size=40)], -1), rng.random(40)))
+        assert found.verdict == "inconclusive"
+        assert "More seeds would not settle it" in found.why
 
 
 def test_figure_s12_compares_scores_above_their_chance():

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -160,6 +160,8 @@ class Evidence:
     estimate: Estimate
     low: float = -math.inf
     high: float = math.inf
+    narrows: ClassVar[bool] = True
+    """False if more seeds do not narrow the interval, so that none are suggested."""
 
     @property
     def verdict(self) -> VerdictWord:
@@ -182,6 +184,12 @@ class Evidence:
         half = max((self.estimate.high - self.estimate.low) / 2, 1e-12)
         margin = min(self.estimate.low - self.low, self.high - self.estimate.high) / half
         return -math.inf if math.isnan(margin) else margin
+
+
+class WideEvidence(Evidence):
+    """Evidence whose interval more seeds do not narrow."""
+
+    narrows: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

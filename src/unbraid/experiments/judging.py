@@ -156,6 +156,8 @@ def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:
     """Return how many seeds would settle a claim, as the end of a sentence; nothing if an estimate is missing."""
     if not evidence or not all(math.isfinite(end) for each in evidence for end in each.estimate[:3]):
         return ""
+    if not all(each.narrows for each in evidence):
+        return ". More seeds would not settle it"
     needed = count_needed_seeds(evidence, seeds, looks)
     number = f"about {needed}" if math.isfinite(needed) else f"more than {MAX_SEEDS:,}"
     return f". At the effect seen so far, {number} seeds would settle it (--seeds)"
