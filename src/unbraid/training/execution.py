@@ -35,7 +35,7 @@ WARM_UP_CALLS = 3
 MIN_STEPS_TO_COMPILE = 100_000
 """A shorter run ends before the compiled kernels have saved the time that compiling took."""
 
-MIN_STEPS_FOR_OWN_KERNELS = 1000
+MIN_STEPS_FOR_OWN_KERNELS = 2000
 """A shorter single run ends before our kernels have saved the time that compiling them takes the first time."""
 
 MAX_COMPILED_PROGRAMS = 512
