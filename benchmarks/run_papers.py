@@ -61,12 +61,17 @@ from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
 
 MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 675_000, "split": 455_000, "wide": 525_000, "conv-chen": 483_000}
-MEASURED |= {"mlp-esmaeili-28": 2_670_000, "mlp-esmaeili-64": 1_360_000, "conv-small": 150_000}
+MEASURED |= {"mlp-esmaeili-28": 3_770_000, "mlp-esmaeili-64": 1_360_000, "conv-small": 150_000}
 MEASURED |= {"conv-daunhawer": 225_000, "ms-vae": 58_000, "ms-code": 72_000}
 """Images per second over all members, by encoder or recipe of a stage, alone on an H200: bf16 on sprites and Cars3D,
 TF32 on MNIST, pairs for `conv-daunhawer`, rows of three to five modalities for `conv-small`. Those of MLPs after the
-first are of 10 HFVAEs; 20 beta-VAEs made 8.2 million. `conv-chen` and `ms-vae` have 16 members, other stages 5;
-`ms-code` made 72,000 to 156,000."""
+first are of 20 and 10 HFVAEs. `conv-chen` and `ms-vae` have 16 members, other stages 5; `ms-code` made 72,000 to
+156,000."""
+
+MEASURED_PLAIN = {"mlp-chen": 3_950_000, "mlp-esmaeili-28": 6_800_000}
+"""The same without an estimator: 42 beta-VAEs on sprites; 20 beta-SVAEs on MNIST, where beta-VAEs made 8.3 million."""
+
+PLAIN_RECIPES = ("vae", "beta-vae", "beta-svae")
 
 DEFAULT_RATE, STAGE_RATE, GAN_RATE, FACTOR_VAE_SHARE = 300_000, 72_000, 60_000, 0.5
 FLOW_RATE_F32 = 100_000
@@ -164,6 +169,8 @@ def estimate_seconds(settings: dict[str, Any], members: int) -> float:
     """Return the seconds of a sweep on one H200."""
     encoder = str(settings.get("encoder") or settings.get("network") or "")
     rate = MEASURED.get(encoder, DEFAULT_RATE)
+    if settings["recipe"] in PLAIN_RECIPES:
+        rate = MEASURED_PLAIN.get(encoder, rate)
     if settings["recipe"] == "factor-vae":
         rate *= FACTOR_VAE_SHARE
     if settings["recipe"] in GANS:
