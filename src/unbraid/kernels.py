@@ -34,7 +34,7 @@ _thread = _Thread()
 
 @contextmanager
 def without_kernels(wanted: bool = True) -> Iterator[None]:
-    """Let torch's operations compute inside the block what kernels of this library would, unless it is not wanted."""
+    """Use torch's operations instead of our kernels inside the block, if `wanted`."""
     before, _thread.without = _thread.without, wanted
     try:
         yield

@@ -5,6 +5,7 @@ called, which takes seconds that a run without compilation does not need.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from unbraid._version import __version__
+
 _LIBRARY = torch.library.Library("unbraid", "DEF")
-_FILES: set[str] = set()
-"""Files that define operators."""
 
 
 class Operator:
@@ -28,7 +29,6 @@ class Operator:
         _LIBRARY.define(function.__name__ + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _LIBRARY.impl(function.__name__, function, "CompositeExplicitAutograd")
         self.call = getattr(torch.ops.unbraid, function.__name__).default
-        _FILES.add(function.__code__.co_filename)
 
     def __call__(self, *inputs: Any) -> Any:
         return self.call(*inputs)
@@ -46,15 +46,17 @@ class Operator:
         torch.library.register_vmap(self.name, rule, lib=_LIBRARY)
 
 
+@cache
 def hash_code() -> str:
-    """Return a number that changes with the code of the operators.
+    """Return the version of this library and a number that changes with the code of its operators.
 
     The compiler stores programs that call them with the shapes that they returned, and knows them by name alone.
     """
+    codes = (path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py")))
     total = 0
-    for path in sorted(path for path in map(Path, _FILES) if path.is_file()):
-        total = crc32(path.read_bytes(), total)
-    return f"{total:08x}"
+    for code in codes:
+        total = crc32(code, total) if b"@Operator" in code else total
+    return f"{__version__} {total:08x}"
 
 
 def join_member_axis(operator: Operator) -> Callable[..., tuple[Any, Any]]:

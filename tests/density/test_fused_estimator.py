@@ -4,6 +4,7 @@ Without a GPU, Triton's interpreter runs the kernels. It has to be chosen before
 the whole process; so one test runs this file again in a process of its own.
 """
 
+import importlib
 import os
 import subprocess
 import sys
@@ -145,6 +146,19 @@ def test_all_leaves_and_single_leaves(device, form, case, estimator):
         return batch_aggregate(space, {"z": parameters}, {"z": z}, estimator, 3 * options["count"])
 
     assert_same(make, parameters, z, outputs_of(space), device)
+
+
+def test_chunks_of_rows_that_are_computed_carefully_do_not_overlap(device, monkeypatch):
+    """One row far from its posterior, in chunks of 24 rows and of 16."""
+    fused = importlib.import_module("unbraid.density.fused_estimator")
+    monkeypatch.setattr(fused, "prefers_shared", lambda: True)
+    space = Space({"z": Normal(size=2)})
+    parameters, z = drawn((), 40, 2)
+    z[17] += 30.0
+    for programs in (2, 4):
+        monkeypatch.setattr(fused, "SHARED_BACKWARD", fused.SHARED_BACKWARD._replace(programs=programs))
+        make = lambda p, z: batch_aggregate(space, {"z": p}, {"z": z}, "mss", 120)  # noqa: E731
+        assert_same(make, parameters, z, outputs_of(space), device)
 
 
 @pytest.mark.parametrize("narrow", [-2.0, -6.0, -12.0, -40.0])

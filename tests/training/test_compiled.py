@@ -1,5 +1,7 @@
 """The step's tensor functions compile without a graph break, and compiled they see the same numbers."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,7 @@ from unbraid.data import load
 from unbraid.methods import objective
 from unbraid.models import build
 from unbraid.objectives import Context, bind
+from unbraid.operators import hash_code
 from unbraid.training import configure
 from unbraid.training.execution import MAX_REPEATED_OPERATIONS, CompiledFunction
 from unbraid.training.prepare import prepare
@@ -130,6 +133,14 @@ def test_programs_of_other_operators_are_stored_apart(monkeypatch):
         function(torch.zeros(()))
     assert len(set(tags)) == 2
     assert config.cache_key_tag not in tags
+
+
+def test_the_hash_of_operators_does_not_depend_on_what_was_imported():
+    alone = "from unbraid.operators import hash_code; print(hash_code())"
+    more = f"import unbraid.density.estimators, unbraid.training.collectives; {alone}"
+    found = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for code in (alone, more)]
+    assert found[0].stdout == found[1].stdout
+    assert found[0].stdout.strip() == hash_code()
 
 
 def _raise_unsupported(x):

@@ -1,10 +1,13 @@
 """Short single runs on CUDA do without kernels of this library, by a rule that looks at the config alone."""
 
+import sys
+
 import pytest
 import torch
 
 from tests.support.execution import no_fallback
-from unbraid.config import Choice
+from unbraid import kernels
+from unbraid.config import Choice, Training
 from unbraid.data import load
 from unbraid.errors import UsageError
 from unbraid.kernels import allows_kernels
@@ -15,27 +18,40 @@ from unbraid.training.group import Group, System
 from unbraid.training.prepare import prepare
 
 
+def of(steps: int, precision: str = "bf16", batch: int = 64) -> Training:
+    return Training(steps=steps, batch=batch, precision=precision)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])
 def test_only_short_single_runs_do_without(precision):
-    assert not uses_own_kernels(LONG - 1, precision)
-    assert uses_own_kernels(LONG, precision)
-    assert uses_own_kernels(LONG - 1, precision, members=2)
-    assert uses_own_kernels(LONG - 1, precision, ranks=2)
+    short = of(LONG - 1, precision)
+    assert not uses_own_kernels(short, "recorded")
+    assert uses_own_kernels(of(LONG, precision), "recorded")
+    assert uses_own_kernels(short, "recorded", members=2)
+    assert uses_own_kernels(short, "recorded", ranks=2)
+    assert uses_own_kernels(short, "captured")
+
+
+def test_few_steps_of_large_batches_are_not_short():
+    assert uses_own_kernels(of(LONG - 1, batch=65), "recorded")
+    assert uses_own_kernels(of(LONG, batch=1), "recorded")
 
 
 @pytest.mark.parametrize("precision", ["f32", "f64"])
 def test_single_runs_equal_members_where_rounding_allows_it(precision):
-    assert uses_own_kernels(10, precision)
+    assert uses_own_kernels(of(10, precision), "recorded")
 
 
 def test_the_environment_overrides_the_rule(monkeypatch):
     monkeypatch.setenv("UNBRAID_KERNELS", "torch")
-    assert not uses_own_kernels(10**6, "f32", members=3)
+    assert not uses_own_kernels(of(10**6, "f32"), "recorded", members=3)
+    with pytest.raises(UsageError, match="UNBRAID_EXECUTION=recorded"):
+        uses_own_kernels(of(10**6), "captured")
     monkeypatch.setenv("UNBRAID_KERNELS", "own")
-    assert uses_own_kernels(10, "bf16")
+    assert uses_own_kernels(of(10), "recorded")
     monkeypatch.setenv("UNBRAID_KERNELS", "triton")
     with pytest.raises(UsageError, match="own or torch"):
-        uses_own_kernels(10, "bf16")
+        uses_own_kernels(of(10), "recorded")
 
 
 def test_a_group_computes_with_and_without_kernels():
@@ -77,8 +93,9 @@ def test_a_short_run_is_recorded_and_trains_as_with_own_kernels(settings, precis
 def test_a_short_run_launches_no_kernel_of_ours(monkeypatch):
     dataset = load("sprites-small").to("cuda")
     config = configure("beta-tcvae", Choice("sprites-small"), dataset, {"steps": 100, "batch": 64, "precision": "bf16"})
-    for place in ("noise_kernel", "density.fused_estimator", "networks.bernoulli_kernel", "data.gather_kernel"):
-        monkeypatch.setattr(f"unbraid.{place}.launch", lambda *given, **more: pytest.fail("launched"))
+    for name in [name for name in sys.modules if name.startswith("unbraid.") and name != "unbraid.kernels"]:
+        if getattr(sys.modules[name], "launch", None) is kernels.launch:
+            monkeypatch.setattr(sys.modules[name], "launch", lambda *given, **more: pytest.fail("launched"))
     state = prepare(config, dataset)
     state.rehearse()
     state.advance()

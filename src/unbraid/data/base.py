@@ -115,5 +115,5 @@ def _load(name: str, settings: Mapping[str, Any], device: torch.device | str) ->
         raise DataError(f"{name} holds no images.")
     moved = data.to(device)
     if moved.device.type == "cuda" and data.device.type == "cpu" and not (data.multimodal or data.pixels.streamed):
-        moved.hash_ahead(data)
+        moved.take_hash(data)
     return moved

@@ -4,7 +4,6 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -228,18 +227,14 @@ class FactorDataset:
     def content_hash(self) -> str:
         """Return the SHA-256 of observations, factor values and test rows, equal on every machine and device."""
         versions = self._list_versions()
-        if (ahead := self.__dict__.pop("_ahead", None)) is not None:
-            self.__dict__["_hash"] = (ahead[0], ahead[1].result())
         cached = self.__dict__.get("_hash")
         if cached is None or cached[0] != versions:
             cached = self.__dict__["_hash"] = (versions, self._digest())  # takes seconds for a large data set
         return cached[1]
 
-    def hash_ahead(self, source: "FactorDataset") -> None:
-        """Begin to hash a data set that holds the same, in a thread, since copying a GPU's memory back takes longer."""
-        pool = ThreadPoolExecutor(1)
-        self.__dict__["_ahead"] = (self._list_versions(), pool.submit(source._digest))
-        pool.shutdown(wait=False)
+    def take_hash(self, source: "FactorDataset") -> None:
+        """Hash `source`, which holds the same in the memory of the CPU: copying that of a GPU back takes longer."""
+        self.__dict__["_hash"] = (self._list_versions(), source.content_hash())
 
     def _list_versions(self) -> list[Any]:
         """Return the versions of the content, which change with every write."""

@@ -206,11 +206,14 @@ def _sum_groups(
 
 
 def _plan_shared(tiles: SharedTiles, size: ProblemSize) -> tuple[WarpTile, int, int, dict[str, Any]]:
-    """Return the tile of the shared form, length and number of chunks (of a multiple of 4), and compiler options."""
+    """Return the tile of the shared form, length and number of chunks, and compiler options.
+
+    A chunk is a multiple of 8, the most rows that any of the kernels streams at once.
+    """
     wide = size.leaves > 10
     tile = tiles.tile._replace(block=32) if wide else tiles.tile
     splits = max(1, round(tiles.programs / (_ceil_div(size.rows, tile.block) * size.members)))
-    chunk = max(16, _ceil_div(size.rows, splits * 4) * 4)
+    chunk = max(16, _ceil_div(size.rows, splits * 8) * 8)
     limits = {} if torch.version.hip else {"maxnreg": 255 if wide else tiles.registers}
     return tile, chunk, _ceil_div(size.rows, chunk), _ONE_WARP | limits
 

@@ -28,9 +28,9 @@ def pack(
     A component is each leaf's mean, each leaf's k/sigma, and c + log2 w of each group and each leaf. The normalisers
     [M, groups + D, i] of padding rows become infinite, so that their responsibilities vanish.
 
-    SHARED components end with p = (k/sigma)^2 of each leaf, no number where float32 cannot hold it. SHARED is also the
+    SHARED components end with p = (k/sigma)^2 of each leaf, NaN where float32 cannot hold it. SHARED is also the
     number of them that a program reads at once from a table [M, j / SHARED, 3 D + 1, SHARED] of means, p, and c +
-    log2 w of the leaves and of the group. A last row of normalisers is the group's exponent of j = i, no number if z_i
+    log2 w of the leaves and of the group. A last row of normalisers is the group's exponent of j = i, NaN if z_i
     is far from the mean.
     """
     width: tl.constexpr = 3 * D + GROUPS + (D if SHARED else 0)

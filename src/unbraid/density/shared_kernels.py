@@ -11,7 +11,7 @@ scores and gradients weigh. So a pair takes eight instructions for each leaf, in
 There is no running maximum. A leaf's terms are added as they are, and the group's relative to the term of j = i, which
 a sample of that posterior hardly ever falls far short of: a density 2^n times higher has probability 2^-n. What float32
 cannot hold this way, such as p of sigma < 2^-63 or > 2^59 or a density beyond 2^64, is found afterwards, by a sum that
-is out of range or no number, and computed again by the general form's formulas.
+is out of range or NaN, and computed again by the general form's formulas.
 
 These kernels take seconds to compile, which only long runs save (`prefers_shared`).
 """
@@ -36,9 +36,12 @@ def _is_finite(x):
 
 @triton.jit
 @no_type_check
-def _is_held(binary):
-    """Return whether float32 can hold a sum, of this binary logarithm, or there is none and thus no gradient."""
-    return (tl.abs(binary) <= _WIDEST) | (binary == float("inf"))
+def _is_held(relative, binary):
+    """Return whether float32 can hold a sum that is 2^relative in its units, or no gradient needs it.
+
+    The normaliser `binary` is infinite where a density is 0.
+    """
+    return (tl.abs(relative) <= _WIDEST) | (binary == float("inf"))
 
 
 @triton.jit
@@ -191,7 +194,7 @@ def combine_shared(
     partial, rows, components, out, normaliser, scores, rows_count, rows_padded, padded, splits, own, after,
     D: tl.constexpr, UNEQUAL: tl.constexpr, SCORES: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Join the chunks like `combine`; a program whose sums are out of range or no numbers computes them anew.
+    """Join the chunks like `combine`; a program whose sums are out of range or NaN computes them anew.
 
     It does one leaf of the group, or one single leaf. Each row keeps the sums that are in range, so that densities are
     the same without scores.
@@ -242,7 +245,7 @@ def backward_rows_shared(
     """Compute gradients of samples [M, i, D], one leaf per program; copy `grad` of any layout to [M, 1 + D, i].
 
     Components need a table [M, i / STREAM, 2 D + 2, STREAM] of z, each leaf's gradient over its density, and the
-    group's gradient and normaliser. Gradients are no numbers there where the forward pass, too, had to be careful.
+    group's gradient and normaliser. Gradients are NaN there where the forward pass, too, had to be careful.
     """
     leaf, m = tl.program_id(1), tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -259,10 +262,10 @@ def backward_rows_shared(
         tl.store(padded_grad, shared, mask=fits)
         binary = tl.load(normaliser, mask=fits, other=0.0)
         relative = binary - tl.load(normaliser + (1 + D) * rows_padded, mask=fits, other=0.0)
-        tl.store(table + 2 * D * STREAM, tl.where(_is_held(relative), shared, float("nan")), mask=fits)
+        tl.store(table + 2 * D * STREAM, tl.where(_is_held(relative, binary), shared, float("nan")), mask=fits)
         tl.store(table + (2 * D + 1) * STREAM, binary, mask=fits)
     binary = tl.load(normaliser + (1 + leaf) * rows_padded, mask=fits, other=0.0)
-    quotient = tl.where(_is_held(binary), mine * tl.exp2(-binary), float("nan"))
+    quotient = tl.where(_is_held(binary, binary), mine * tl.exp2(-binary), float("nan"))
     tl.store(table + (D + leaf) * STREAM, quotient, mask=fits)
     tl.store(table + leaf * STREAM, tl.load(rows + (m * D + leaf) * rows_padded + i, mask=fits, other=0.0), mask=fits)
     slope = mine * tl.load(scores + D * rows_count, mask=inside, other=0.0)
@@ -276,7 +279,10 @@ def _add_rows(
     table, components, partial, j0, start, stop, rows_count, padded, own, after,
     D: tl.constexpr, REWEIGH: tl.constexpr, STREAM: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of a block of components from some rows, STREAM at a time, and return their sum."""
+    """Compute gradients of a block of components from some rows, STREAM at a time.
+
+    Return the sum of their absolute values, which is finite if all of them are.
+    """
     j = j0 + tl.arange(0, BLOCK)
     mean, precision = _load_held(components, j, padded, D), _load_held(components + (3 * D + 1) * padded, j, padded, D)
     constant = tl.load(components + 2 * D * padded + j)

@@ -150,7 +150,7 @@ class StackedAdam(_Adam):
             rates = {"lr": rate, "beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps}
             options = {"weight_decay": self.weight_decay * decays, "amsgrad": False, "maximize": False}
             steps = [self.steps[0]] * len(chosen)
-            idle = (~alive).to(self.rate.dtype)  # what torch skips after gradients that are infinite
+            idle = (~alive).to(self.rate.dtype)  # found_inf = 1 makes torch skip the update
             columns = (list(column) for column in zip(*chosen, strict=True))
             update(*columns, [], steps, **rates, **options, found_inf=idle)
         self._mark_moved()

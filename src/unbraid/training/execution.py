@@ -24,6 +24,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from unbraid.config import Training
 from unbraid.errors import UsageError
 from unbraid.operators import hash_code
 
@@ -35,8 +36,8 @@ WARM_UP_CALLS = 3
 MIN_STEPS_TO_COMPILE = 100_000
 """A shorter run ends before the compiled kernels have saved the time that compiling took."""
 
-MIN_STEPS_FOR_OWN_KERNELS = 2000
-"""A shorter single run ends before our kernels have saved the time that compiling them takes the first time."""
+MIN_STEPS_FOR_OWN_KERNELS, MIN_IMAGES_FOR_OWN_KERNELS = 2000, 2000 * 64
+"""A single run of fewer steps and images ends before our kernels have saved the time that compiling them takes."""
 
 MAX_COMPILED_PROGRAMS = 512
 """Compiled versions of one function in a process: each group of a sweep has its own."""
@@ -67,7 +68,7 @@ def choose_execution(device: torch.device, steps: int, ranks: int = 1) -> Execut
     return "captured" if steps >= MIN_STEPS_TO_COMPILE else "recorded"
 
 
-def uses_own_kernels(steps: int, precision: str, members: int = 1, ranks: int = 1) -> bool:
+def uses_own_kernels(training: Training, execution: Execution, members: int = 1, ranks: int = 1) -> bool:
     """Return whether kernels of this library compute the steps of a run on CUDA, by its config alone.
 
     What a cache holds has no influence, so that the same config gives the same numbers. In f32 and f64 members of a
@@ -76,10 +77,13 @@ def uses_own_kernels(steps: int, precision: str, members: int = 1, ranks: int = 
     override = os.environ.get("UNBRAID_KERNELS", "")
     if override not in ("", "own", "torch"):
         raise UsageError(f"UNBRAID_KERNELS must be own or torch, not '{override}'.")
+    if override == "torch" and compiles(execution):
+        raise UsageError("UNBRAID_KERNELS=torch is not for compiled steps; set UNBRAID_EXECUTION=recorded, too.")
     if override:
         return override == "own"
-    short = steps < MIN_STEPS_FOR_OWN_KERNELS and precision in ("bf16", "tf32")
-    return not (short and members == ranks == 1)
+    few = training.steps * training.batch < MIN_IMAGES_FOR_OWN_KERNELS
+    short = few and training.steps < MIN_STEPS_FOR_OWN_KERNELS and training.precision in ("bf16", "tf32")
+    return compiles(execution) or not (short and members == ranks == 1)
 
 
 def compiles(execution: Execution) -> bool:
@@ -181,8 +185,9 @@ def _tag_programs() -> AbstractContextManager[Any]:
     import torch.compiler.config
 
     config: Any = torch.compiler.config
-    tagged = hasattr(config, "cache_key_tag")  # not before torch 2.7
-    return config.patch(cache_key_tag=f"unbraid {hash_code()}") if tagged else nullcontext()
+    if not hasattr(config, "cache_key_tag"):  # before torch 2.7
+        return nullcontext()
+    return config.patch(cache_key_tag=f"{config.cache_key_tag} unbraid {hash_code()}".strip())
 
 
 @contextmanager

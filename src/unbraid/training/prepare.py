@@ -16,7 +16,7 @@ from unbraid.models import build, seeded
 from unbraid.networks.own_modules import find_users_networks
 from unbraid.objectives import Objective, bind
 from unbraid.training.distributed import World
-from unbraid.training.execution import Execution, choose_execution, compiles, uses_own_kernels
+from unbraid.training.execution import Execution, choose_execution, uses_own_kernels
 from unbraid.training.first_stage import load_first_stage
 from unbraid.training.group import Group, System
 from unbraid.training.memory import keep_freed_memory
@@ -56,7 +56,7 @@ def prepare(
         systems.append(system)
     ranks = 1 if world is None else world.size
     execution = execution or choose_execution(dataset.device, training.steps, ranks)
-    own_kernels = uses_own_kernels(training.steps, training.precision, len(configs), ranks) or compiles(execution)
+    own_kernels = uses_own_kernels(training, execution, len(configs), ranks)
     group = Group(systems, dataset.device, training.precision, own_kernels)
     return State(group, objective, configs, dataset, rows, execution, world)
 
