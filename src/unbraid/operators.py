@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from unbraid._version import __version__
-
 _LIBRARY = torch.library.Library("unbraid", "DEF")
 
 
@@ -48,7 +46,7 @@ class Operator:
 
 @cache
 def hash_code() -> str:
-    """Return the version of this library and a number that changes with the code of its operators.
+    """Return a number that changes with the code of the operators.
 
     The compiler stores programs that call them with the shapes that they returned, and knows them by name alone.
     """
@@ -56,7 +54,7 @@ def hash_code() -> str:
     total = 0
     for code in codes:
         total = crc32(code, total) if b"@Operator" in code else total
-    return f"{__version__} {total:08x}"
+    return f"{total:08x}"
 
 
 def join_member_axis(operator: Operator) -> Callable[..., tuple[Any, Any]]:

@@ -60,6 +60,32 @@ def _locate(image, u, v, number, known, SHAPE: tl.constexpr, N: tl.constexpr, CE
     return place, known[:, None] & (number < CELL * CELL * N)[None, :] & inside
 
 
+@triton.jit
+@no_type_check
+def _store_masked(
+    total, mask, out, bits, image, u, v, known, tile_n, masked,
+    SHAPE: tl.constexpr, N: tl.constexpr, CELL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Multiply a tile of outputs by its mask, if it is `masked`, and store it with its bits (see `epilogue.py`)."""
+    MASK_BITS: tl.constexpr = mask.dtype.element_ty == tl.int32
+    STORES_BITS: tl.constexpr = bits.dtype.element_ty == tl.int32
+    WORDS: tl.constexpr = BLOCK_N // 32
+    place_out, wanted = _locate(image, u, v, tile_n * BLOCK_N + tl.arange(0, BLOCK_N), known, SHAPE, N, CELL)
+    if MASK_BITS or STORES_BITS:
+        word = tile_n * WORDS + tl.arange(0, WORDS)
+        place_of_word, has_word = _locate(image, u, v, word, known, SHAPE, N // 32, CELL)
+    if masked != 0:
+        if MASK_BITS:
+            words = tl.load(mask + place_of_word, mask=has_word, other=0)
+            total = keep_signed(total, words, BLOCK_M, WORDS)
+        else:
+            total = tl.where(tl.load(mask + place_out, mask=wanted, other=0.0) > 0, total, 0.0)
+    stored = total.to(out.dtype.element_ty)
+    tl.store(out + place_out, stored, mask=wanted)
+    if STORES_BITS:
+        tl.store(bits + place_of_word, pack_signs(stored, BLOCK_M, WORDS), mask=has_word)
+
+
 @triton.jit(do_not_specialize=["rows", "biased", "relu", "masked"])
 @no_type_check
 def _product(
@@ -89,9 +115,6 @@ def _product(
     images = rows // (U * V)
     x += member * images * (H * W * C)
     weight += member * of_member
-    MASK_BITS: tl.constexpr = mask.dtype.element_ty == tl.int32
-    STORES_BITS: tl.constexpr = bits.dtype.element_ty == tl.int32
-    WORDS: tl.constexpr = BLOCK_N // 32
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     image = (row // (U * V)).to(tl.int64)  # 32 bits suffice inside an image, but not across large batches
@@ -130,21 +153,9 @@ def _product(
     if relu != 0:
         total = tl.maximum(total, 0.0)
     image += member * images
+    tile_n = tl.program_id(0) % TILES_N
     shape: tl.constexpr = (OUT_H, OUT_W, STRIDE, PADDING, TRANSPOSED)
-    place_out, wanted = _locate(image, u, v, number, row < rows, shape, N, CELL)
-    if MASK_BITS or STORES_BITS:
-        word = tl.program_id(0) % TILES_N * WORDS + tl.arange(0, WORDS)
-        place_of_word, has_word = _locate(image, u, v, word, row < rows, shape, N // 32, CELL)
-    if masked != 0:
-        if MASK_BITS:
-            words = tl.load(mask + place_of_word, mask=has_word, other=0)
-            total = keep_signed(total, words, BLOCK_M, WORDS)
-        else:
-            total = tl.where(tl.load(mask + place_out, mask=wanted, other=0.0) > 0, total, 0.0)
-    stored = total.to(out.dtype.element_ty)
-    tl.store(out + place_out, stored, mask=wanted)
-    if STORES_BITS:
-        tl.store(bits + place_of_word, pack_signs(stored, BLOCK_M, WORDS), mask=has_word)
+    _store_masked(total, mask, out, bits, image, u, v, row < rows, tile_n, masked, shape, N, CELL, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
