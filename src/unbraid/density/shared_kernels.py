@@ -63,22 +63,11 @@ def _split(values, COUNT: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _find_tile(table, at, WIDTH: tl.constexpr, COUNT: tl.constexpr, TILE: tl.constexpr):
-    """Return where COUNT columns from `at` on begin in a table [tiles, WIDTH, TILE]."""
-    if COUNT == TILE:
-        place = at * WIDTH
-    else:
-        place = at // TILE * (WIDTH * TILE) + at % TILE
-    return table + place
-
-
-@triton.jit
-@no_type_check
-def _load_parts(tile, FIRST: tl.constexpr, LAST: tl.constexpr, COUNT: tl.constexpr, TILE: tl.constexpr):
-    """Load rows [FIRST, LAST) of COUNT columns of a tile [rows, TILE], as a tuple of `_split` vectors."""
-    parts = (_split(tl.load(tile + FIRST * TILE + tl.arange(0, COUNT)), COUNT),)
+def _load_parts(tile, FIRST: tl.constexpr, LAST: tl.constexpr, COUNT: tl.constexpr):
+    """Load rows [FIRST, LAST) of a tile [rows, COUNT] of a table, as a tuple of `_split` vectors."""
+    parts = (_split(tl.load(tile + FIRST * COUNT + tl.arange(0, COUNT)), COUNT),)
     for n in tl.static_range(FIRST + 1, LAST):
-        parts += (_split(tl.load(tile + n * TILE + tl.arange(0, COUNT)), COUNT),)
+        parts += (_split(tl.load(tile + n * COUNT + tl.arange(0, COUNT)), COUNT),)
     return parts
 
 
@@ -111,22 +100,18 @@ def _hold_neighbours(i0, i1, j0, j1, batch):
 @no_type_check
 def _add_components(
     rows, table, normaliser, partial, i0, start, stop, rows_count, rows_padded, own, after,
-    D: tl.constexpr, REWEIGH: tl.constexpr, SCORES: tl.constexpr, STREAM: tl.constexpr, TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    D: tl.constexpr, REWEIGH: tl.constexpr, SCORES: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add up terms, and terms times q, of a block of rows over some components, for each leaf and for the group.
-
-    STREAM components at a time come from tiles of TILE.
-    """
+    """Add up terms, and terms times q, of a block of rows over some components, for each leaf and for the group."""
     i = i0 + tl.arange(0, BLOCK)
     z = _load_held(rows, i, rows_padded, D)
     relative = tl.load(normaliser + (1 + D) * rows_padded + i)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     totals, scores, shared = _zeros(BLOCK, D), _zeros(BLOCK, D), _zeros(BLOCK, D)
     for j0 in range(start, stop, STREAM):
-        tile = _find_tile(table, j0, 3 * D + 1, STREAM, TILE)
-        mean, precision = _load_parts(tile, 0, D, STREAM, TILE), _load_parts(tile, D, 2 * D, STREAM, TILE)
-        constants = _load_parts(tile, 2 * D, 3 * D + 1, STREAM, TILE)
+        tile = table + j0 * (3 * D + 1)
+        mean, precision = _load_parts(tile, 0, D, STREAM), _load_parts(tile, D, 2 * D, STREAM)
+        constants = _load_parts(tile, 2 * D, 3 * D + 1, STREAM)
         for s in tl.static_range(STREAM):
             x, q = constants[D][s] - relative, ()
             if REWEIGH:
@@ -174,17 +159,17 @@ def forward_shared(
     i0, start = tl.program_id(0) * BLOCK, split * chunk
     stop = tl.minimum(start + chunk, rows_count)
     near = False
-    if UNEQUAL:  # few programs meet components of another weight; the others spare the comparisons, and ptxas the code
+    if UNEQUAL:  # few programs meet components of another weight; the others spare the comparisons
         near = _hold_neighbours(i0, i0 + BLOCK, start, start + chunk, rows_count)
         if near:
             _add_components(
                 rows, table, normaliser, partial, i0, start, stop, rows_count, rows_padded, own, after,
-                D, True, SCORES, 1, STREAM, BLOCK,
+                D, True, SCORES, STREAM, BLOCK,
             )  # fmt: skip
     if not near:
         _add_components(
             rows, table, normaliser, partial, i0, start, stop, rows_count, rows_padded, own, after,
-            D, False, SCORES, STREAM, STREAM, BLOCK,
+            D, False, SCORES, STREAM, BLOCK,
         )  # fmt: skip
 
 
@@ -277,9 +262,9 @@ def backward_rows_shared(
 @no_type_check
 def _add_rows(
     table, components, partial, j0, start, stop, rows_count, padded, own, after,
-    D: tl.constexpr, REWEIGH: tl.constexpr, STREAM: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, REWEIGH: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of a block of components from some rows, STREAM at a time.
+    """Compute gradients of a block of components from some rows.
 
     Return the sum of their absolute values, which is finite if all of them are.
     """
@@ -289,9 +274,9 @@ def _add_rows(
     constants = _load_held(components + (2 * D + 1) * padded, j, padded, D)
     slopes, curves = _zeros(BLOCK, D), _zeros(BLOCK, D)
     for i0 in range(start, stop, STREAM):
-        tile = _find_tile(table, i0, 2 * D + 2, STREAM, TILE)
-        z, quotient = _load_parts(tile, 0, D, STREAM, TILE), _load_parts(tile, D, 2 * D, STREAM, TILE)
-        shared, binary = _load_parts(tile, 2 * D, 2 * D + 2, STREAM, TILE)
+        tile = table + i0 * (2 * D + 2)
+        z, quotient = _load_parts(tile, 0, D, STREAM), _load_parts(tile, D, 2 * D, STREAM)
+        shared, binary = _load_parts(tile, 2 * D, 2 * D + 2, STREAM)
         for s in tl.static_range(STREAM):
             x, q, curvature, terms = constant - binary[s], (), (), ()
             if REWEIGH:
@@ -348,11 +333,11 @@ def backward_shared(
         near = _hold_neighbours(start, start + chunk, j0, j0 + BLOCK, rows_count)
         if near:
             everything = _add_rows(
-                table, components, partial, j0, start, stop, rows_count, padded, own, after, D, True, 1, STREAM, BLOCK
+                table, components, partial, j0, start, stop, rows_count, padded, own, after, D, True, STREAM, BLOCK
             )  # fmt: skip
     if not near:
         everything = _add_rows(
-            table, components, partial, j0, start, stop, rows_count, padded, own, after, D, False, STREAM, STREAM, BLOCK
+            table, components, partial, j0, start, stop, rows_count, padded, own, after, D, False, STREAM, BLOCK
         )  # fmt: skip
     if tl.max(tl.where(_is_finite(everything), 0, 1), 0) != 0:
         tl.debug_barrier()
