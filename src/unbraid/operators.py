@@ -50,10 +50,11 @@ def hash_code() -> str:
 
     The compiler stores programs that call them with the shapes that they returned, and knows them by name alone.
     """
-    codes = (path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py")))
     total = 0
-    for code in codes:
-        total = crc32(code, total) if b"@Operator" in code else total
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        code = path.read_bytes()
+        if b"@Operator" in code:
+            total = crc32(code, total)
     return f"{total:08x}"
 
 
