@@ -145,7 +145,7 @@ def _lies_outside(piece: Mapping[str, Any]) -> bool:
 
 def _read_evidence(piece: Mapping[str, Any]) -> Evidence:
     low, high = _read_range(piece["wanted"])
-    known = {key: piece[key] for key in ("value", "low", "high", "freedom") if piece.get(key) is not None}
+    known = {key: piece[key] for key in ("value", "low", "high", "freedom", "spread") if piece.get(key) is not None}
     return Evidence(piece["what"], Estimate(**known), low, high)
 
 

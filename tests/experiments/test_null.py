@@ -1,16 +1,19 @@
 """Verdict rules where nothing is to be found: with the truth at the edge of a claim, a verdict is definite in a tenth.
 
 Every rule is simulated with runs that differ by noise alone. A rule that resamples a maximum, or that lets the same
-runs choose and judge, is definite far more often.
+runs choose and judge, is definite far more often. A claim that a difference is above 0 has two edges: at 0 it may hold
+in one of twenty cases, and at the smallest difference that counts it may be refuted in one of twenty.
 """
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from tests.support.results import member
-from unbraid.experiments import Claim, Results, experiment, judge, statistics
+from unbraid.experiments import Claim, Results, base, experiment, judge, statistics
 from unbraid.experiments.evidence import (
     bound_difference,
     combine,
@@ -158,7 +161,8 @@ def _curves(rng):
     return made
 
 
-def check(name, count, slack):
+def check(name, count, slack, monkeypatch):
+    monkeypatch.setattr(base, "MIN_CHANCE", 0.0)  # intervals alone; the smallest difference has tests of its own
     claim, make = RULES[name]
     if name in NEVER_HOLDS:
         rng = np.random.default_rng(0)
@@ -176,28 +180,105 @@ def few_resamples(monkeypatch):
 
 @pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("name", RULES)
-def test_rules_are_rarely_definite_where_nothing_is_to_be_found(name):
-    check(name, count=40, slack=0.08)  # two standard errors of 40 draws are .09
+def test_rules_are_rarely_definite_where_nothing_is_to_be_found(name, monkeypatch):
+    check(name, count=40, slack=0.08, monkeypatch=monkeypatch)  # two standard errors of 40 draws are .09
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_is_definite_in_a_tenth_at_most(name):
-    check(name, count=300, slack=0.035)  # two standard errors of 300 draws
+def test_every_rule_is_definite_in_a_tenth_at_most(name, monkeypatch):
+    check(name, count=300, slack=0.035, monkeypatch=monkeypatch)  # two standard errors of 300 draws
+
+
+def shifted(names, settings=({},), above=(), seeds=10):
+    """Make runs of series, some of which are higher by the smallest difference that counts, and some have more seeds.
+
+    The difference of two series at one of k settings has the deviation sqrt(2), so that of their means over all
+    settings, with one seed each, sqrt(2 / k).
+    """
+    by = float(norm.ppf(base.MIN_CHANCE)) * math.sqrt(2 / len(settings))
+
+    def make(rng):
+        counts = dict(zip(names, seeds if isinstance(seeds, tuple) else (seeds,) * len(names), strict=True))
+        return [m for n in names for m in draw(rng, n, [A], settings, counts[n], by if n in above else 0.0)]
+
+    return make
+
+
+ABOVE_X = Claim("", compare_means("x", "y", A, low=0.0))
+MEANS_ABOVE_X = Claim("", compare_on_average("x", "y", "beta", A, low=0.0))
+ABOVE_ALL = Claim("", combine(*(compare_means(name, "y", A, low=0.0) for name in "abcd")))
+SMALLEST = {
+    "5 seeds": (ABOVE_X, "xy", ({},), 5),
+    "10 seeds": (ABOVE_X, "xy", ({},), 10),
+    "40 seeds": (ABOVE_X, "xy", ({},), 40),
+    "10 and 40 seeds": (ABOVE_X, "xy", ({},), (10, 40)),
+    "mean over settings": (MEANS_ABOVE_X, "xy", tuple(betas(1, 2, 3)), 10),
+    "four differences": (ABOVE_ALL, "abcdy", ({},), 20),
+}
+
+
+def count_verdicts(claim, make, count):
+    rng = np.random.default_rng(0)
+    return Counter(judge(claim, Results(tuple(make(rng)))).verdict for _ in range(count))
+
+
+def check_smallest(name, count, slack):
+    claim, names, settings, seeds = SMALLEST[name]
+    at_zero = count_verdicts(claim, shifted(names, settings, seeds=seeds), count)
+    at_edge = count_verdicts(claim, shifted(names, settings, "y", seeds=seeds), count)
+    assert at_zero["holds"] / count <= 0.05 + slack
+    assert at_edge["does not hold"] / count <= 0.05 + slack
+    return at_zero
+
+
+@pytest.mark.usefixtures("few_resamples")
+@pytest.mark.parametrize("name", SMALLEST)
+def test_the_smallest_difference_that_counts_is_rarely_refuted_and_none_rarely_holds(name):
+    check_smallest(name, count=60, slack=0.06)  # two standard errors of 60 draws
 
 
 @pytest.mark.slow
-def test_seeds_that_are_added_settle_few_claims_about_nothing():
-    """A second look that the first one asked for, with 90% intervals, would be definite in another 6%."""
-    claim, rng, definite = Claim("", compare_means("x", "y", A, low=0.0), trained=False), np.random.default_rng(0), 0
+@pytest.mark.parametrize("name", SMALLEST)
+def test_the_smallest_difference_that_counts_is_refuted_in_a_twentieth_at_most(name):
+    check_smallest(name, count=500, slack=0.02)
+
+
+@pytest.mark.usefixtures("few_resamples")
+def test_a_claim_that_is_false_is_refuted_when_there_are_enough_seeds():
+    """Without a smallest difference, no number of seeds refutes the claim that one of two equal series is higher."""
+    assert check_smallest("40 seeds", count=60, slack=0.06)["does not hold"] > 30
+
+
+@pytest.mark.usefixtures("few_resamples")
+def test_a_large_difference_holds_and_a_small_one_does_not_however_many_seeds_there_are():
+    rng = np.random.default_rng(0)
+
+    def verdict(by, seeds):
+        runs = draw(rng, "x", [A], seeds=seeds) + draw(rng, "y", [A], seeds=seeds, centre=by)
+        return judge(ABOVE_X, Results(tuple(runs)))
+
+    assert verdict(2.0, 10).verdict == "holds"
+    small = verdict(0.25, 1000)  # 57% of pairs of runs show it
+    assert small.evidence[0].estimate.low > 0
+    assert small.verdict == "does not hold"
+    assert "of repetitions would show it at best; two of three should" in small.why
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("above", "wrong"), [("", "holds"), ("y", "does not hold")])
+def test_seeds_that_are_added_settle_few_claims_wrongly(above, wrong):
+    """A second look that the first one asked for, with 90% intervals, would be wrong in another 3%."""
+    rng, count = np.random.default_rng(0), Counter()
     for _ in range(600):
-        runs = draw(rng, "xy", [A], seeds=10)
-        first = judge(claim, Results(tuple(runs)))
+        runs = shifted("xy", above=above)(rng)
+        first = judge(ABOVE_X, Results(tuple(runs)))
         needed = count_needed_seeds(first.evidence, 10) if first.verdict == "inconclusive" else math.inf
         if needed <= 100:
-            more = draw(rng, "xy", [A], seeds=needed - 10)
-            definite += judge(claim, Results((*runs, *more), looks=2)).verdict != "inconclusive"
-    assert definite / 600 < 0.025 + 0.013  # and two standard errors
+            more = shifted("xy", above=above, seeds=int(needed) - 10)(rng)
+            count[judge(ABOVE_X, Results((*runs, *more), looks=2)).verdict] += 1
+    assert count[wrong] / 600 < 0.025 + 0.013  # and two standard errors
+    assert count.total() - count["inconclusive"] > 60  # it is worth a look
 
 
 def test_a_resampled_maximum_would_be_definite_too_often():

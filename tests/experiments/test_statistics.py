@@ -37,6 +37,29 @@ def test_intervals_of_differences_cover_the_truth_about_nine_times_in_ten():
     assert 0.83 < np.mean(covered) < 0.95
 
 
+def test_the_spread_is_that_of_a_statistic_of_one_seed_each():
+    rng = np.random.default_rng(3)
+    cells = {0: rng.standard_normal((7, 2)), 1: 3 * rng.standard_normal((12, 2))}
+    variances = [rows[:, 0].var(ddof=1) for rows in cells.values()]
+    of_difference = estimate(cells, lambda c: mean_difference(c, 0, 1))
+    assert of_difference.spread == pytest.approx(math.sqrt(sum(variances)))
+    of_mean = estimate(cells, lambda c: (c[0][..., 0].mean(-1) + c[1][..., 0].mean(-1)) / 2)
+    assert of_mean.spread == pytest.approx(math.sqrt(sum(variances)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "how"),
+    [
+        (lambda c: pearson(cell_means(c)[..., 0], cell_means(c)[..., 1]), {}),
+        (lambda c: c[0][..., 0].mean(-1) / c[1][..., 0].mean(-1), {}),
+        (lambda c: np.median(c[0][..., 0], -1), {"smooth": False}),
+    ],
+)
+def test_statistics_that_are_not_linear_in_means_have_no_known_spread(statistic, how):
+    rng = np.random.default_rng(4)
+    assert math.isnan(estimate({k: 5 + k + rng.standard_normal((9, 2)) for k in range(3)}, statistic, **how).spread)
+
+
 SLOWER = [pytest.param(seeds, marks=pytest.mark.slow) for seeds in ((5,), (3, 10))]
 
 
@@ -81,7 +104,7 @@ def test_one_of_several_intervals_is_widened_by_its_degrees_of_freedom(seeds, fr
 def test_a_median_keeps_its_percentiles():
     values = np.array([0.0, 1.0, 5.0])[:, None]
     found = estimate({0: values}, lambda c: np.median(c[0][..., 0], -1), smooth=False)
-    assert found == (1.0, 0.0, 5.0, 2.0)
+    assert found[:4] == (1.0, 0.0, 5.0, 2.0)
 
 
 def test_a_share_of_few_is_never_sure():

@@ -40,6 +40,21 @@ def test_an_interval_decides(found, verdict):
     assert found.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [(0.42, "does not hold"), (0.44, "inconclusive")],  # a Normal number is above -.4307 in two of three cases
+)
+def test_a_difference_that_single_seeds_rarely_show_is_refuted(end, verdict):
+    def found(start, end, **where):
+        return Evidence("x", Estimate(start + end, 2 * start, 2 * end, spread=2.0), **where)
+
+    assert found(-0.1, end, low=0.0).verdict == verdict
+    assert found(-end, 0.1, high=0.0).verdict == verdict
+    for other in ({"low": -0.1}, {"high": 0.5}, {"low": -0.9, "high": 0.9}, {"low": 0.1}):  # no claim about a sign
+        assert found(-end, end, **other).best_chance == 1.0
+    assert replace(found(-0.1, end, low=0.0), estimate=Estimate(0.1, -0.2, 2 * end)).verdict == "inconclusive"
+
+
 def test_all_evidence_must_hold():
     yes, no, open_ = evidence(1, 2, low=0.0), evidence(-2, -1, low=0.0), evidence(-1, 1, low=0.0)
     assert combine_verdicts([yes, yes]) == "holds"
@@ -63,6 +78,15 @@ def test_needed_seeds_do_not_depend_on_the_seeds_so_far(seeds):
     assert count_needed_seeds([above, difference(5.0, seeds, low=0.0)], seeds) == 39
     later = difference(0.5, 39, low=0.0).estimate
     assert 1.1 * widen_for(2, later, math.inf).low - 0.1 * later.value > 0
+
+
+def test_seeds_that_show_that_a_difference_is_too_small():
+    """At a difference of 0, the next interval ends at 1.1 x 2.01 x sqrt(2 / n); .4307 x sqrt(2) would count."""
+    none = difference(0.0, 10, low=0.0)
+    known = replace(none, estimate=none.estimate._replace(spread=math.sqrt(2)))
+    assert count_needed_seeds([known], 10) == 27
+    enough, too_few = (1.1 * t.ppf(0.975, 2 * (n - 1)) / math.sqrt(n) for n in (27, 26))
+    assert enough < 0.4307 < too_few
 
 
 def test_no_number_of_seeds_settles_an_effect_on_the_bound():

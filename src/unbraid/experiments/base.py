@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from scipy.special import ndtr
 
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
@@ -31,6 +32,9 @@ SNAPSHOT_SHARE = 0.8
 """Share of the steps after which runs keep a snapshot: before the last fifth of training."""
 
 VerdictWord = Literal["holds", "does not hold", "inconclusive"]
+
+MIN_CHANCE = 2 / 3
+"""Share of repetitions with one seed of each setting that have to show a difference; half of them do so by chance."""
 
 
 class MissingResultsError(UnbraidError):
@@ -165,11 +169,25 @@ class Evidence:
 
     @property
     def verdict(self) -> VerdictWord:
-        if not all(map(math.isfinite, self.estimate)):
+        if not all(map(math.isfinite, self.estimate[:3])):
             return "inconclusive"
+        if self.best_chance < MIN_CHANCE:
+            return "does not hold"
         if self.low < self.estimate.low and self.estimate.high < self.high:
             return "holds"
         return "does not hold" if self.estimate.high < self.low or self.estimate.low > self.high else "inconclusive"
+
+    @property
+    def best_chance(self) -> float:
+        """Chance that a repetition shows the claimed difference, at the end of the interval that favours it most.
+
+        A repetition has one seed of each setting (mcgraw1992's common language effect size). It is 1 if the claim is
+        not about the sign of a difference, or if nobody knows how single repetitions spread.
+        """
+        if not self.estimate.spread > 0 or {self.low, self.high} not in ({0.0, math.inf}, {-math.inf, 0.0}):
+            return 1.0
+        most = self.estimate.high if self.low == 0 else -self.estimate.low
+        return float(ndtr(most / self.estimate.spread))
 
     @property
     def wanted(self) -> str:

@@ -1,7 +1,9 @@
 """Verdicts on claims, from the evidence that results give.
 
     holds           the 90% interval of every estimate lies in the range that the claim states
-    does not hold   one interval lies completely outside its range; with several estimates it is wider for this purpose
+    does not hold   one interval lies completely outside its range, or shows that a difference is too small: a
+                    repetition with one seed of each setting has the claimed sign in fewer than two of three cases, at
+                    any difference in the interval. With several estimates, intervals are wider for this purpose
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
 An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unbraid.experiments.base import (
+    MIN_CHANCE,
     SNAPSHOT_SHARE,
     Claim,
     Evidence,
@@ -47,6 +50,7 @@ def judge(claim: Claim, results: Results) -> Verdict:
     if weak:
         return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence)
     verdict = combine_verdicts(evidence)
+    found += _explain_smallness(evidence) if verdict == "does not hold" else ""
     if verdict == "inconclusive":
         found += _suggest_seeds(evidence, count_seeds(claim, results), results.looks)
     if claim.trained and results.earlier is not None:
@@ -67,10 +71,24 @@ def combine_verdicts(evidence: Sequence[Evidence]) -> VerdictWord:
     One of several intervals lies outside by chance more often than one alone; to refute a claim, each of k intervals
     therefore has the level 1 - 0.1 / k.
     """
-    wide = [replace(each, estimate=widen_for(len(evidence), each.estimate)) for each in evidence]
+    wide = _widen_to_refute(evidence)
     if "does not hold" in {each.verdict for each in wide}:
         return "does not hold"
     return "holds" if {each.verdict for each in evidence} == {"holds"} else "inconclusive"
+
+
+def _widen_to_refute(evidence: Sequence[Evidence]) -> list[Evidence]:
+    return [replace(each, estimate=widen_for(len(evidence), each.estimate)) for each in evidence]
+
+
+def _explain_smallness(evidence: Sequence[Evidence]) -> str:
+    """Return that a difference is too small, as the end of a sentence; nothing if an interval has the other sign."""
+    wide = _widen_to_refute(evidence)
+    if any(each.best_chance < 0.5 for each in wide):
+        return ""
+    chance = min((each.best_chance for each in wide), default=1.0)
+    words = f". With one seed of each setting, {chance:.0%} of repetitions would show it at best; two of three should"
+    return words if chance < MIN_CHANCE else ""
 
 
 def _judge_settling(

@@ -27,6 +27,9 @@ GRID_POINTS = 64
 
 RESAMPLES_PER_CELL = 400
 
+ROUNDING = 1e-9
+"""Share of a statistic's variance up to which a deviation from a linear function of means is rounding."""
+
 MAX_FREEDOM = 4.0
 """Degrees of freedom that a widened interval counts at most: the far tails of a bootstrap are not to be trusted."""
 
@@ -37,13 +40,15 @@ class Estimate(NamedTuple):
     """A value with its 90% interval; the ends are NaN if there are too few seeds.
 
     `freedom` are the degrees of freedom of the standard error behind the interval: by default those of a difference of
-    two means over three seeds each.
+    two means over three seeds each. `spread` is the standard deviation of the same statistic of a repetition that has
+    one seed of each setting; NaN if it is unknown, as for statistics that are not linear in means over seeds.
     """
 
     value: float
     low: float
     high: float
     freedom: float = 4.0
+    spread: float = math.nan
 
     def move(self, by: float) -> "Estimate":
         """Return the estimate with value and interval moved."""
@@ -83,10 +88,12 @@ def estimate(cells: Cells, statistic: Callable[[Cells], np.ndarray], *, smooth: 
     if np.isnan(values).mean() > 1 - LEVEL:  # the statistic has no meaning in too many resamples
         return Estimate(value, math.nan, math.nan)
     low, high = (float(end) for end in np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-    width, freedom = _find_student_width(cells, statistic, rng) if smooth else (0.0, _count_freedom(cells))
+    width, freedom, spread = 0.0, _count_freedom(cells), math.nan
+    if smooth:
+        width, freedom, spread = _find_student_width(cells, statistic, rng)
     stretch = width / (high - low) if 0 < high - low < width else 1.0
     ends = min(low, value - stretch * (value - low)), max(high, value + stretch * (high - value))
-    return Estimate(value, *ends, freedom)
+    return Estimate(value, *ends, freedom, spread)
 
 
 def estimate_by_exchange(
@@ -125,7 +132,7 @@ def foresee(found: Estimate, seeds: int, more: int, looks: int) -> Estimate:
     later = freedom * (more - 1) / max(seeds - 1, 1)
     error = max(found.high - found.value, found.value - found.low) / float(t.ppf(1 - tail / looks, freedom))
     half = float(t.ppf(1 - tail / (looks + 1), later)) * error * math.sqrt(seeds / more)
-    return Estimate(found.value, found.value - half, found.value + half, later)
+    return Estimate(found.value, found.value - half, found.value + half, later, found.spread)
 
 
 def choose_held_out(scores: np.ndarray) -> np.ndarray:
@@ -164,23 +171,29 @@ def _count_freedom(cells: Cells) -> float:
 
 def _find_student_width(
     cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.random.Generator
-) -> tuple[float, float]:
-    """Return the width of Student's interval, and its (sum v_k)^2 / sum(v_k^2 / (n_k - 1)) degrees of freedom."""
+) -> tuple[float, float, float]:
+    """Return the width of Student's interval, its degrees of freedom, and the spread of a single repetition.
+
+    With the variance v_k that a cell of n_k seeds brings, the degrees of freedom are (sum v_k)^2 / sum(v_k^2 /
+    (n_k - 1)), and a repetition with one seed of each cell has the variance sum(n_k v_k).
+    """
     fixed = {key: np.broadcast_to(rows, (RESAMPLES_PER_CELL, *rows.shape)) for key, rows in cells.items()}
     parts = []
     for key, rows in cells.items():
         resampled = _resample(rows, RESAMPLES_PER_CELL, rng)
         parts.append(_find_variance(rows, resampled, statistic({**fixed, key: resampled})))
     seeds = np.array([len(rows) for rows in cells.values()])
-    variance = np.array(parts) * seeds / (seeds - 1)
+    linear, rest = np.array(parts).T
+    variance = (linear + rest) * seeds / (seeds - 1)
     if not variance.sum() > 0:
-        return 0.0, _count_freedom(cells)
+        return 0.0, _count_freedom(cells), math.nan
     freedom = float(variance.sum() ** 2 / (variance**2 / (seeds - 1)).sum())
-    return float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum())), freedom
+    spread = math.sqrt((variance * seeds).sum()) if rest.sum() < ROUNDING * linear.sum() else math.nan
+    return float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum())), freedom, spread
 
 
-def _find_variance(rows: np.ndarray, resampled: np.ndarray, values: np.ndarray) -> float:
-    """Return the variance of a statistic over all resamples of one cell, from its values for some of them.
+def _find_variance(rows: np.ndarray, resampled: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """Return the variance of a statistic over all resamples of one cell in two parts, from its values for some of them.
 
     What a fit by the means m of the cell's scores explains has the variance b' C b / n, with the coefficients b and the
     covariance C of the scores over seeds; only that of the rest is estimated.
@@ -189,7 +202,7 @@ def _find_variance(rows: np.ndarray, resampled: np.ndarray, values: np.ndarray) 
     means, values = resampled[known].mean(1) - rows.mean(0), values[known] - values[known].mean()
     slopes = np.linalg.lstsq(means, values, rcond=None)[0]
     of_means = np.atleast_2d(np.cov(rows, rowvar=False, bias=True)) / len(rows)
-    return float(slopes @ of_means @ slopes + np.var(values - means @ slopes))
+    return float(slopes @ of_means @ slopes), float(np.var(values - means @ slopes))
 
 
 def cell_means(cells: Cells) -> np.ndarray:
