@@ -4,8 +4,8 @@
     python benchmarks/add_seeds.py split2020/fig3 more/split2020/fig3
 
 Scale and settings have to be those of the results, and no run may be there already. This is a further look at the
-same claims, so their intervals become wider (`unbraid.experiments.judging`). `benchmarks/run_papers.py` prints this
-command after it has trained further seeds.
+claims that read these series, so their intervals become wider (`unbraid.experiments.judging`); other claims stay as
+they are. `benchmarks/run_papers.py` prints this command after it has trained further seeds.
 """
 
 import argparse
@@ -14,9 +14,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from judge_again import judge_again
+from judge_again import judge_again, read_results
 
 from unbraid import atomic
+from unbraid.experiments import experiment
+from unbraid.experiments.judging import find_series
+from unbraid.experiments.writing import read_looks
 from unbraid.report.tables import write_csv
 
 Row = dict[str, str]
@@ -70,13 +73,22 @@ def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
     return f"Runs of seeds {seeds[0]} to {seeds[-1]} of {series} were added ({how})."
 
 
+def count_looks_with(name: str, record: dict[str, Any], series: set[str], folder: Path) -> dict[str, int]:
+    """Return how often each claim was judged, once more for those that read a series with further runs."""
+    stored = read_results(folder / "runs.csv", name, record["scale"])
+    more = {claim.text for claim in experiment[name].facts.claims if series.intersection(find_series(claim, stored))}
+    return {claim: looks + (claim in more) for claim, looks in read_looks(record).items()}
+
+
 def add_seeds(name: str, added: Path, out: Path) -> None:
     """Add runs to the results of an experiment, and judge it again."""
     folder = out / name
     columns, rows = join_runs(folder, added)
     before, more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, added))
     facts = {key: before[key] + more[key] for key in ("minutes", "runs")}
-    facts |= {"looks": before.get("looks", 1) + 1, "notes": [describe_addition(read_runs(added)[1], more)]}
+    facts |= {"notes": [describe_addition(read_runs(added)[1], more)]}
+    looks = count_looks_with(name, before, {row["series"] for row in read_runs(added)[1]}, folder)
+    facts["verdicts"] = [{**each, "looks": looks[each["claim"]]} for each in before["verdicts"]]
     earlier = (folder / "runs.csv").read_text("utf-8")
     write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])
     try:

@@ -22,7 +22,7 @@ import torch
 import unbraid.papers  # noqa: F401 (registers the experiments)
 from unbraid.experiments import Results, experiment, judge
 from unbraid.experiments.measuring import Measures
-from unbraid.experiments.writing import AT_SNAPSHOT, Provenance, find_commit, write_results
+from unbraid.experiments.writing import AT_SNAPSHOT, Provenance, find_commit, read_looks, write_results
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
 
@@ -79,13 +79,13 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
     `added` replaces facts of the record after runs were added to `runs.csv`.
     """
     folder, entry = out / name, experiment[name]
-    before = {"looks": 1, **json.loads((folder / "verdicts.json").read_text("utf-8")), **(added or {})}
+    before = {**json.loads((folder / "verdicts.json").read_text("utf-8")), **(added or {})}
     if seeds := re.search(r" --seeds (?:(\d+):)?(\d+)", before["command"]):
         wanted = range(int(seeds[1] or 0), int(seeds[2]))
         entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], wanted))
     figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
     picture = figure.read_bytes()
-    results = replace(read_results(folder / "runs.csv", name, before["scale"]), looks=before["looks"])
+    results = replace(read_results(folder / "runs.csv", name, before["scale"]), looks=read_looks(before))
     verdicts = tuple(judge(claim, results) for claim in entry.facts.claims)
     for verdict in verdicts:
         if not verdict.evidence:
@@ -112,10 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--looks", type=int, help="how often claims have been judged, if seeds were added")
     arguments = parser.parse_args()
     for name in arguments.names:
-        judge_again(name, arguments.out, {} if arguments.looks is None else {"looks": arguments.looks})
+        judge_again(name, arguments.out)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from unbraid.experiments import experiment
 from unbraid.experiments.base import Evidence
 from unbraid.experiments.judging import MAX_SEEDS, MIN_SEEDS, count_needed_seeds, count_seeds
 from unbraid.experiments.statistics import Estimate
+from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
 
 HEAD = """# Results
@@ -84,7 +85,7 @@ def read_rows(name: str, results: Path) -> list[Row]:
     """Return a row for each claim that an experiment makes now."""
     path, protocol, rows = results / name / "verdicts.json", read_protocol(results), []
     stored = json.loads(path.read_text("utf-8")) if path.exists() else {"verdicts": []}
-    found = {verdict["claim"]: verdict for verdict in stored["verdicts"]}
+    found, looks = {verdict["claim"]: verdict for verdict in stored["verdicts"]}, read_looks(stored)
     for number, claim in enumerate(experiment[name].facts.claims):
         verdict = found.get(claim.text)
         status, why = _classify(name, number, verdict, protocol)
@@ -94,7 +95,7 @@ def read_rows(name: str, results: Path) -> list[Row]:
         piece = _choose_piece(verdict["evidence"])
         reason, needed = protocol["reasons"].get(f"{name}#{number}", ""), math.nan
         if verdict["verdict"] == "inconclusive":
-            own, (reason, needed) = reason, _explain_open(verdict, name, piece, results, stored.get("looks", 1))
+            own, (reason, needed) = reason, _explain_open(verdict, name, piece, results, looks[claim.text])
             if own:  # it says why seeds would not settle the claim
                 reason, needed = own, math.inf
         elif verdict["verdict"] == "does not hold" and not reason:

@@ -276,7 +276,7 @@ def test_seeds_that_are_added_settle_few_claims_wrongly(above, wrong):
         needed = count_needed_seeds(first.evidence, 10) if first.verdict == "inconclusive" else math.inf
         if needed <= 100:
             more = shifted("xy", above=above, seeds=int(needed) - 10)(rng)
-            count[judge(ABOVE_X, Results((*runs, *more), looks=2)).verdict] += 1
+            count[judge(ABOVE_X, Results((*runs, *more), looks={ABOVE_X.text: 2})).verdict] += 1
     assert count[wrong] / 600 < 0.025 + 0.013  # and two standard errors
     assert count.total() - count["inconclusive"] > 60  # it is worth a look
 

@@ -120,7 +120,7 @@ def test_an_open_claim_says_how_many_seeds_would_settle_it():
 def test_a_second_look_has_wider_intervals():
     """With 20 seeds, Student's quantile of .975 is 1.21 times that of .95."""
     results = made_up({("a", 1): {SCORE: 0.0}}, seeds=20)
-    first, second = (judge(ABOVE, replace(results, looks=looks)).evidence[0].estimate for looks in (1, 2))
+    first, second = (judge(ABOVE, replace(results, looks={ABOVE.text: looks})).evidence[0].estimate for looks in (1, 2))
     assert second.value == first.value
     assert (second.high - second.low) / (first.high - first.low) == pytest.approx(2.093 / 1.729, rel=1e-3)
     once, twice = (count_needed_seeds([evidence(-0.1, 0.3, low=0.0)], 10, looks) for looks in (1, 2))

@@ -85,8 +85,8 @@ class Results:
     models: ModelCache | None = None
     earlier: "Results | None" = None
     """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
-    looks: int = 1
-    """How often claims were judged on these runs, with this time: once more whenever seeds were added."""
+    looks: Mapping[str, int] = field(default_factory=dict)
+    """How often each claim was judged, with this time: once more whenever it got further seeds. 1 if it is not here."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Smallest and largest possible values of scores whose metric states none, by score."""
 
@@ -228,6 +228,7 @@ class Verdict:
     verdict: VerdictWord
     why: str
     evidence: tuple[Evidence, ...] = ()
+    looks: int = 1
 
     def as_record(self) -> dict[str, Any]:
         """Return a plain mapping for verdicts.json."""
@@ -235,7 +236,8 @@ class Verdict:
             {"what": e.what, **{k: _finite_or_none(v) for k, v in e.estimate._asdict().items()}, "wanted": e.wanted}
             for e in self.evidence
         ]
-        return {"claim": self.claim, "verdict": self.verdict, "why": self.why, "evidence": evidence}
+        facts = {"claim": self.claim, "verdict": self.verdict, "why": self.why, "looks": self.looks}
+        return {**facts, "evidence": evidence}
 
 
 @dataclass(frozen=True)

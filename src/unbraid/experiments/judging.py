@@ -41,27 +41,28 @@ STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 
 def judge(claim: Claim, results: Results) -> Verdict:
     """Return the verdict on a claim, with its reason."""
+    looks = results.looks.get(claim.text, 1)
     try:
-        evidence = _find_evidence(claim, results)
+        evidence = _find_evidence(claim, results, looks)
     except MissingResultsError as error:
-        return Verdict(claim.text, "inconclusive", f"{error}.")
+        return Verdict(claim.text, "inconclusive", f"{error}.", looks=looks)
     found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
     weak = _explain_weakness(results, claim.trained)
     if weak:
-        return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence)
+        return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence, looks)
     verdict = combine_verdicts(evidence)
     found += _explain_smallness(evidence) if verdict == "does not hold" else ""
     if verdict == "inconclusive":
-        found += _suggest_seeds(evidence, count_seeds(claim, results), results.looks)
+        found += _suggest_seeds(evidence, count_seeds(claim, results), looks)
     if claim.trained and results.earlier is not None:
         verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict)
         found = f"{found}. {drift}"
-    return Verdict(claim.text, verdict, f"{found}.", evidence)
+    return Verdict(claim.text, verdict, f"{found}.", evidence, looks)
 
 
-def _find_evidence(claim: Claim, results: Results) -> tuple[Evidence, ...]:
+def _find_evidence(claim: Claim, results: Results, looks: int) -> tuple[Evidence, ...]:
     """Return the evidence for a claim, with intervals that are wider if this is not the first look at it."""
-    found, looks = claim.evidence(results), results.looks
+    found = claim.evidence(results)
     return tuple(replace(each, estimate=widen_for(looks, each.estimate, max_freedom=math.inf)) for each in found)
 
 

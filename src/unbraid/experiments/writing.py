@@ -26,11 +26,12 @@ from unbraid.training.environment import describe_environment
 
 RULE = (
     "A claim *holds* if the 90% bootstrap interval of each of its estimates lies in the range it states, *does not "
-    "hold* if one lies completely outside (of k estimates, at the level 1 - .1 / k), and is *inconclusive* otherwise. "
-    "It is also inconclusive with fewer than 3 seeds, or if its estimates had not settled: if as many steps again, at "
-    "the pace at which they moved in the last fifth of training, would change the verdict. Runs with as many steps as "
-    "the paper or its authors' code states are not asked to settle. Where seeds were added to settle a claim, its "
-    "intervals have the level 1 - .1 / k at the k-th look."
+    "hold* if one lies completely outside (of k estimates, at the level 1 - .1 / k) or shows that a difference is too "
+    "small to be seen: fewer than two of three repetitions with one seed of each setting would show its sign, at any "
+    "difference in the interval. Otherwise it is *inconclusive*, as with fewer than 3 seeds, or if its estimates had "
+    "not settled: if as many steps again, at the pace at which they moved in the last fifth of training, would change "
+    "the verdict. Runs with as many steps as the paper or its authors' code states are not asked to settle. Where a "
+    "claim got further seeds, its intervals have the level 1 - .1 / k at the k-th look."
 )
 
 OPEN_SETTINGS = "Where a paper leaves a setting open, scale `paper` has a choice of ours; the notes below say which."
@@ -99,14 +100,19 @@ def refuse_replacing_whole(folder: Path, command: str) -> None:
         raise UsageError(f"{folder} holds the results of '{stored}'; choose another place for a part with --out.")
 
 
-def count_looks(folder: Path, scale: str, runs: int) -> int:
+def read_looks(record: Mapping[str, Any]) -> dict[str, int]:
+    """Return how often each claim of a stored record was judged; older records have one number for all."""
+    return {each["claim"]: each.get("looks", record.get("looks", 1)) for each in record["verdicts"]}
+
+
+def count_looks(folder: Path, scale: str, runs: int) -> dict[str, int]:
     """Return how often claims have been judged with this time, if a folder holds an earlier judgement of fewer runs."""
     try:
         stored = json.loads((folder / "verdicts.json").read_text("utf-8"))
-        before, at = stored.get("looks", 1), (stored["scale"], stored["runs"])
-    except (OSError, ValueError, KeyError, AttributeError):
-        return 1  # nothing has been judged here
-    return 1 if at[0] != scale else before + (runs > at[1])
+        before, at = read_looks(stored), (stored["scale"], stored["runs"])
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return {}  # nothing has been judged here
+    return {} if at[0] != scale else {claim: looks + (runs > at[1]) for claim, looks in before.items()}
 
 
 def write_results(
@@ -125,7 +131,7 @@ def write_results(
     write_csv(folder / "table.csv", [_flat(row) for row in rows])
     write_csv(folder / "runs.csv", list_runs(results))
     atomic.write_text(folder / "table.md", format_markdown(rows))
-    record = {"format": FORMAT, "experiment": entry.name, **provenance.as_record(), "looks": results.looks}
+    record = {"format": FORMAT, "experiment": entry.name, **provenance.as_record()}
     record["verdicts"] = [verdict.as_record() for verdict in verdicts]
     page = _format_page(entry, results, verdicts, record, rows, [*notes, *skipped])
     atomic.write_text(folder / "README.md", page)
