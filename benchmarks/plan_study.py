@@ -5,8 +5,8 @@
 
 The default is the study of Locatello et al. (2019), *Challenging common assumptions in the unsupervised learning of
 disentangled representations*: 12,600 models of 300,000 steps of 64 images, 2.52 years of one P100. Step rates are those
-of `train-cuda.json`; the time around the steps of a group is that of `whole-cuda.json` minus its steps. What Ray adds
-per group is not included: `benchmarks/cluster.py` measures it.
+of `train-64-cuda.json`; the time around the steps of a group is that of `whole-cuda.json` minus its steps. What Ray
+adds per group is not included: `benchmarks/cluster.py` measures it.
 """
 
 import argparse
@@ -19,7 +19,9 @@ import measure
 
 RESULTS = Path(__file__).parent.parent / "results"
 YEARS_ON_P100 = 2.52
-STEPS_OF_MEASURED_SWEEP = 5_000
+MEMBERS, MEASURED_STEPS, MEASURED_BATCH = 64, 5_000, 64
+"""Runs of a group in the measured sweep, their steps, and images per step."""
+
 COPIES_IN_CHECKPOINTS = 3 * 2
 """Weights and two moments of Adam, in the last two checkpoints."""
 
@@ -28,15 +30,14 @@ def read_result(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text())
 
 
-def measured(members: int, batch: int) -> dict[str, float]:
+def read_measured() -> dict[str, float]:
     """Return images per second over a group, seconds around its steps, and bytes of a model."""
-    contenders = read_result("benchmarks/train-cuda.json")["contenders"]
-    group = next(row for row in contenders if row["name"] == f"unbraid, {members} x bf16")
-    sweep = next(
-        row for row in read_result("benchmarks/whole-cuda.json")["rows"] if row["what"] == "sweep, scored, warm"
-    )
+    contenders = read_result("benchmarks/train-64-cuda.json")["contenders"]
+    group = next(row for row in contenders if row["name"] == f"unbraid, {MEMBERS} x bf16")
+    timed = read_result("benchmarks/whole-cuda.json")["rows"]
+    sweep = next(row for row in timed if row["what"] == f"{MEMBERS} seeds, scored, warm")
     rate = group["images_per_second"]
-    stepping = members * STEPS_OF_MEASURED_SWEEP * batch / rate
+    stepping = MEMBERS * MEASURED_STEPS * MEASURED_BATCH / rate
     return {"rate": rate, "around": sweep["seconds"] - stepping, "bytes": 4 * group["parameters"]}
 
 
@@ -45,14 +46,13 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=12_600)
     parser.add_argument("--steps", type=int, default=300_000)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--members", type=int, default=64, choices=[1, 64], help="members of a group")
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 4, 8, 16, 64])
     options = parser.parse_args()
-    found = measured(options.members, options.batch)
-    groups = math.ceil(options.models / options.members)
-    stepping = options.members * options.steps * options.batch / found["rate"]
+    found = read_measured()
+    groups = math.ceil(options.models / MEMBERS)
+    stepping = MEMBERS * options.steps * options.batch / found["rate"]
     group = stepping + found["around"]
-    print(f"{options.models:,} models of {options.steps:,} steps: {groups} groups of {options.members}")
+    print(f"{options.models:,} models of {options.steps:,} steps: {groups} groups of {MEMBERS}")
     print(f"a group: {stepping / 60:.1f} minutes of steps at {found['rate']:,.0f} images/s, ", end="")
     print(f"{found['around']:.0f} s around them: {stepping / group:.1%} are steps")
     rows = []
@@ -62,7 +62,7 @@ def main() -> None:
         rows.append([str(gpus), f"{hours:.1f}", f"{hours / 24:.2f}", f"{busy:.0%}"])
     print(measure.table(["GPUs", "hours", "days", "of the GPUs' time in use"], rows))
     weights = options.models * found["bytes"] / 1e9
-    checkpoints = options.members * COPIES_IN_CHECKPOINTS * found["bytes"] / 1e9
+    checkpoints = MEMBERS * COPIES_IN_CHECKPOINTS * found["bytes"] / 1e9
     print(f"disk: {weights:.0f} GB of final weights, and {checkpoints:.1f} GB of checkpoints per running group")
 
 

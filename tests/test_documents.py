@@ -1,7 +1,9 @@
 """The documents' own code runs, and what they say about the registries is true."""
 
 import ast
+import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,10 @@ def test_every_promise_of_security_names_tests_that_exist():
             wanted = set(re.findall(r"`(test_[^`]+)`", functions))
             assert wanted <= defined, (path, wanted - defined)
             assert any(name.startswith("test_") for name in defined) or path.endswith("arena.py"), path
+
+
+def test_the_plan_of_a_large_study_is_what_its_script_prints(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setattr(sys, "argv", ["plan_study.py"])
+    importlib.import_module("plan_study").main()
+    assert capsys.readouterr().out == blocks("docs/scale.md", "text")[0]
