@@ -32,7 +32,7 @@ class ScoresAhead:
         A metric in `required` that the data do not allow raises an error; any other is left out.
         """
         subjects = {id(subject): subject for subject, _ in asked}
-        plan = ScoringPlan(required)
+        plan = ScoringPlan(required, missing_only=True)
         for part in split_for_encoding(list(subjects.values())):
             if len(self._under_way) == MAX_PARTS_UNDER_WAY:
                 self._finish_first()
@@ -46,6 +46,8 @@ class ScoresAhead:
                     subject.evaluation.forget()  # the processes have the codes that they need
                 if any(run.schedule.elsewhere for run in runs):
                     self._under_way.append((runs, stack.pop_all()))
+                else:
+                    _record_skipped(runs)
 
     def finish(self) -> None:
         """Wait for all scores and store them."""
@@ -56,6 +58,7 @@ class ScoresAhead:
         runs, _ = self._under_way[0]
         for run in runs:
             run.measure(run.schedule.elsewhere)
+        _record_skipped(runs)
         self._under_way.popleft()[1].close()
 
     def _store_what_is_done(self) -> None:
@@ -75,3 +78,9 @@ class ScoresAhead:
                 self.finish()
         finally:
             self._store_what_is_done()
+
+
+def _record_skipped(runs: Sequence[RunScoring]) -> None:
+    """Record the metrics that runs do not allow, so that nobody encodes these runs again to find that out."""
+    for run in runs:
+        run.finish()

@@ -1,19 +1,23 @@
 """Scores that processes compute while the next series trains are those that are computed after each series."""
 
+import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from unbraid import scores_ahead
+from unbraid import scores_ahead, scoring
 from unbraid.errors import UsageError
 from unbraid.experiments import Scale, running
 from unbraid.experiments.base import Experiment
 from unbraid.experiments.measuring import measure_ahead, measure_all
 from unbraid.experiments.series_scoring import SeriesScoring
+from unbraid.experiments.stored_runs import Source
 from unbraid.metrics import background
 from unbraid.scores_ahead import ScoresAhead
 from unbraid.store import RunFolder
+from unbraid.sweeps import Sweep
 from unbraid.threads import some_threads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
@@ -53,11 +57,41 @@ def test_an_experiment_scores_a_series_while_the_next_one_trains(in_turn, tmp_pa
         found, runs, _ = running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
     assert order[:3] == ["vae", "beta-vae", "collect"]
     expected, _ = in_turn
+    table = Sweep(runs[0].path.parents[1])
+    assert not table.folder.plan.metrics  # the sweep measured nothing
+    assert all("mig/histogram-mean" in row for row in table.table)  # and has the scores all the same
     assert read(found.members) == read(expected.members)
     assert read(found.earlier.members) == read(expected.earlier.members)
     for folder in (runs[0], runs[0].snapshot):
         lines = folder.read_lines("scores")
         assert len(lines) == len({str((line["metric"], line["part"], line["details"]["settings"])) for line in lines})
+
+
+def test_a_metric_that_runs_do_not_allow_is_noted_and_asked_for_once(tmp_path, monkeypatch):
+    """A metric of several modalities, which these runs do not have, costs no second encoding of them."""
+    facts = replace(FACTS, metrics=(*FACTS.metrics, "coherence/classifier"))
+    expected = running._run_experiment(facts, "small", tmp_path / "in-turn", "cpu", None)[2]
+    encoded, encode = [], scoring._encode
+    monkeypatch.setattr(SeriesScoring, "overlaps", True)
+    monkeypatch.setattr(scoring, "_encode", lambda some: encoded.extend(some) or encode(some))
+    with some_threads(2):
+        _, runs, notes = running._run_experiment(facts, "small", tmp_path / "ahead", "cpu", None)
+    assert notes == expected
+    assert notes
+    assert len(encoded) == 2 * len(runs)  # each run and its snapshot
+
+
+def test_stored_runs_are_not_measured_again(in_turn, tmp_path, monkeypatch):
+    """Runs of `--runs` may have lost their weights, and keep the scores that they have."""
+    _, runs = in_turn
+    sweep = shutil.copytree(runs[0].path.parents[1], tmp_path / "stored")
+    for path in sweep.glob("runs/*"):
+        (path / "model.safetensors").unlink()
+        shutil.rmtree(path / "snapshot")
+    more = replace(FACTS, metrics=(*FACTS.metrics, "elbo/closed-form"), series={"vae": {"recipe": "vae"}})
+    monkeypatch.setattr(SeriesScoring, "overlaps", True)
+    found, _, _ = running._run_experiment(more, "small", tmp_path / "runs", "cpu", Source.open(sweep))
+    assert read(found.members) == read(in_turn[0].members)[: len(found.members)]
 
 
 def unscored(in_turn, tmp_path):
@@ -74,7 +108,7 @@ def unscored(in_turn, tmp_path):
 def test_what_is_done_is_stored_if_an_error_ends_the_block(in_turn, tmp_path):
     run, device = unscored(in_turn, tmp_path), torch.device("cpu")
     with pytest.raises(ZeroDivisionError), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, FACTS, [run], [], {"few trees": FOREST}, device)
+        measure_ahead(ahead, [run], (), {"few trees": FOREST}, device)
         (((scoring,), _),) = ahead._under_way
         while not scoring.schedule.is_done("dci/random-forest"):
             pass
@@ -98,7 +132,7 @@ def test_ctrl_c_while_scores_are_collected_keeps_those_that_are_done(in_turn, tm
 
     monkeypatch.setattr(background._Crew, "collect", interrupt)
     with pytest.raises(KeyboardInterrupt), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, FACTS, [run], [], both, torch.device("cpu"))
+        measure_ahead(ahead, [run], (), both, torch.device("cpu"))
         ahead.finish()
     assert len([line for line in run.read_lines("scores") if line["part"] == "disentanglement"]) == 2
 
@@ -107,7 +141,7 @@ def test_a_score_that_the_data_do_not_allow_is_refused_at_once(in_turn, tmp_path
     run = unscored(in_turn, tmp_path)
     wrong = {"of a colour": ("sap/linear-svm", {"factors": ("colour",)})}
     with pytest.raises(UsageError, match="colour"), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, FACTS, [run], [], wrong, torch.device("cpu"))
+        measure_ahead(ahead, [run], (), wrong, torch.device("cpu"))
         pytest.fail("nothing was refused")
 
 
@@ -115,7 +149,7 @@ def test_what_is_not_done_is_dropped_and_measured_when_it_is_asked_for(in_turn, 
     run, device = unscored(in_turn, tmp_path), torch.device("cpu")
     monkeypatch.setattr(background._Crew, "has", lambda *_: False)
     with pytest.raises(KeyboardInterrupt), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, FACTS, [run], [], MEASURES, device)
+        measure_ahead(ahead, [run], (), MEASURES, device)
         raise KeyboardInterrupt
     assert {line["metric"] for line in run.read_lines("scores")} == {"kl"}  # measured at once
     scores = measure_all([run], MEASURES, device)[run]
@@ -131,6 +165,6 @@ def test_no_more_than_two_parts_are_under_way(in_turn, tmp_path, monkeypatch):
     monkeypatch.setattr(ScoresAhead, "_finish_first", lambda self: most.append(len(self._under_way)) or collect(self))
     run = unscored(in_turn, tmp_path)
     with some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, FACTS, [run] * 4, [], {"few trees": FOREST}, torch.device("cpu"))
+        measure_ahead(ahead, [run] * 4, (), {"few trees": FOREST}, torch.device("cpu"))
     assert most == [2, 2, 2, 1]
     assert len([line for line in run.read_lines("scores") if line["part"] == "disentanglement"]) == 4

@@ -55,17 +55,15 @@ def measure_all(
 
 def measure_ahead(
     ahead: ScoresAhead,
-    facts: Experiment,
-    runs: Sequence[RunFolder],
-    snapshots: Sequence[RunFolder],
+    folders: Sequence[RunFolder],
+    metrics: Sequence[str],
     measures: Measures,
     device: torch.device,
 ) -> None:
-    """Begin to measure what `measure_all` and `score_snapshots` will ask for, except what compares models."""
+    """Begin to measure what `measure_metrics` and `measure_all` will ask for, except what compares models."""
     asked: list[tuple[Subject, Requests]] = []
     with keep_loaded():  # models that share their data are encoded together
-        for folder in (*runs, *snapshots):
-            metrics = _choose_metrics(facts, [folder]) if folder in snapshots else ()
+        for folder in folders:
             wanted = _list_missing(folder, metrics, measures)
             if wanted:
                 folder.check_writable("scores")
@@ -74,17 +72,23 @@ def measure_ahead(
     ahead.add(asked, required={name for name, _ in _list_metrics(measures)})
 
 
+def measure_metrics(facts: Experiment, folders: Sequence[RunFolder], device: torch.device) -> dict[RunFolder, Run]:
+    """Measure the metrics of an experiment that runs lack, and return the runs."""
+    opened = {folder: Run(folder, device=device) for folder in folders}  # `reproduce` loads their data once
+    metrics = choose_metrics(facts, folders)
+    missing = [run for run in opened.values() if find_missing_metrics(run.folder, metrics)]
+    unscored = [run.subject() for run in missing]  # loads their models
+    for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
+        pass
+    return opened
+
+
 def score_snapshots(
     facts: Experiment, series: str, folders: Mapping[str, RunFolder], measures: Measures, device: torch.device
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of runs before the last fifth of training, by the runs' names."""
     snapshots = {name: folder.snapshot for name, folder in folders.items()}
-    opened = {folder: Run(folder, device=device) for folder in snapshots.values()}  # `reproduce` loads their data once
-    metrics = _choose_metrics(facts, snapshots.values())
-    missing = [run for run in opened.values() if find_missing_metrics(run.folder, metrics)]
-    unscored = [run.subject() for run in missing]  # loads their models
-    for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
-        pass
+    opened = measure_metrics(facts, list(snapshots.values()), device)
     scores = measure_all(list(snapshots.values()), measures, device, opened)
     return {name: scores[folder] | derive_scores(facts, series, scores[folder]) for name, folder in snapshots.items()}
 
@@ -133,7 +137,7 @@ def _format_settings(name: str, settings: Mapping[str, Any]) -> tuple[str, str]:
     return name, json.dumps(metric[name].resolve(settings), sort_keys=True)
 
 
-def _choose_metrics(facts: Experiment, folders: Iterable[RunFolder]) -> list[str]:
+def choose_metrics(facts: Experiment, folders: Iterable[RunFolder]) -> list[str]:
     """Return the metrics of an experiment that its runs allow: those of second stages need one."""
     staged = any(folder.config.parent is not None for folder in folders)
     return [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]

@@ -32,6 +32,7 @@ from unbraid.experiments.base import (
 )
 from unbraid.experiments.derived_series import match_size, refine_series
 from unbraid.experiments.judging import judge
+from unbraid.experiments.measuring import choose_metrics
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.series import Series
 from unbraid.experiments.series_scoring import SeriesScoring
@@ -43,8 +44,6 @@ from unbraid.experiments.writing import (
     refuse_smaller_scale,
     write_results,
 )
-from unbraid.metrics import metric
-from unbraid.metrics.base import expand
 from unbraid.progress import name_slow_work
 from unbraid.registry import Entry
 from unbraid.report.tables import Member
@@ -154,26 +153,26 @@ def _run_experiment(
     facts: Experiment, scale: str, root: Path, device: str, source: Source | None
 ) -> tuple[Results, list[RunFolder], list[str]]:
     """Train and score every series, or take its runs from `source`."""
-    training = _Training(facts, scale, root, device)
+    scoring = SeriesScoring(scale, choose_device(device))
+    training = _Training(facts, scale, root, device, scores_later=scoring.overlaps)
     sweeps = facts.build_sweeps(scale)
     stored = find_stored(facts, scale, sweeps, source) if source else None
-    scoring = SeriesScoring(scale, training.device_used)
     with ScoresAhead() as ahead:
         for name, settings in sweeps.items():
             taken = stored.runs.get(name) if stored else None
             series, found = taken or training.run_series(name, settings)
             training.done[name] = series, found
             scoring.finish(ahead)  # of the series before
-            scoring.begin(series, found, ahead)
+            scoring.begin(series, found, ahead, trained=taken is None)
         scoring.finish(ahead)
     members, runs = scoring.members, scoring.runs
-    notes = training.notes
+    notes = [*training.notes, *scoring.notes]
     if stored:
         notes += stored.describe(sweeps)
     folders = {m.run: run for m, run in zip(members, runs, strict=True)}
     baselines = facts.baselines(sweeps) if facts.baselines is not None else []
-    results = Results((*members, *baselines), scale, models=ModelCache(folders, training.device_used))
-    return scoring.snapshots.attach(results, folders, training.device_used), runs, notes
+    results = Results((*members, *baselines), scale, models=ModelCache(folders, scoring.device))
+    return scoring.snapshots.attach(results, folders, scoring.device), runs, notes
 
 
 @dataclass(frozen=True)
@@ -184,12 +183,10 @@ class _Training:
     scale: str
     root: Path
     device: str
+    scores_later: bool = False
+    """True if sweeps only train, because `SeriesScoring` measures their metrics beside the next training."""
     notes: list[str] = field(default_factory=list)
     done: dict[str, tuple[Series, list[Member]]] = field(default_factory=dict)
-
-    @property
-    def device_used(self) -> torch.device:
-        return choose_device(self.device)
 
     @property
     def cadence(self) -> Cadence | None:
@@ -205,16 +202,15 @@ class _Training:
             series, members = self.done[settings[AS_LARGE_AS]]
             settings = match_size(settings, [series.folder(m) for m in members], [run for _, run in parents])
         if REFINES in settings:
-            stages = refine_series(
-                parents, settings, self.facts.metrics, self.root, self.device, self.notes, self.cadence
-            )
+            metrics = () if self.scores_later else self.facts.metrics
+            stages = refine_series(parents, settings, metrics, self.root, self.device, self.notes, self.cadence)
             return Series(self.facts, self.scale, name, stages), stages.members
         series = Series(self.facts, self.scale, name, self._run_sweep(settings))
         return series, series.select({**settings, **only}, every_seed=False)
 
     def _run_sweep(self, settings: Mapping[str, Any]) -> Sweep:
         settings, notes = _choose_data(settings)
-        metrics = [each for each in expand(self.facts.metrics) if "staged" not in metric[each].facts.needs]
+        metrics = () if self.scores_later else choose_metrics(self.facts, ())
         recipe = settings.pop("recipe")
         runs = sweep(
             recipe, metrics=metrics, root=self.root, device=self.device, report=False, cadence=self.cadence, **settings

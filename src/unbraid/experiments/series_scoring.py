@@ -2,17 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
 from unbraid.experiments.base import Results
-from unbraid.experiments.measuring import measure_ahead, replace_scores, score_snapshots
+from unbraid.experiments.measuring import (
+    choose_metrics,
+    measure_ahead,
+    measure_metrics,
+    replace_scores,
+    score_snapshots,
+)
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.series import Series
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
 from unbraid.scores_ahead import ScoresAhead
+from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
+from unbraid.sweeps import Sweep
+from unbraid.sweeps.run import describe_left_out
 
 
 @dataclass
@@ -45,12 +55,23 @@ class Snapshots:
         return replace(results, unchecked=frozenset(self.unchecked), earlier=earlier)
 
 
+class _Waiting(NamedTuple):
+    """A series whose scores are being measured, and whether it was trained here."""
+
+    series: Series
+    found: list[Member]
+    trained: bool
+
+    def list_finished(self) -> list[RunFolder]:
+        return [self.series.folder(member) for member in self.found if member.state == "finished"]
+
+
 @dataclass
 class SeriesScoring:
     """The scoring of series in order.
 
     On a CPU a series is scored as soon as it is trained. A training on a GPU leaves cores idle, so there a series is
-    scored by processes while the next one trains.
+    scored by processes while the next one trains; its sweep then measures nothing.
     """
 
     scale: str
@@ -58,31 +79,44 @@ class SeriesScoring:
     members: list[Member] = field(default_factory=list)
     runs: list[RunFolder] = field(default_factory=list)
     snapshots: Snapshots = field(default_factory=Snapshots)
-    waiting: tuple[Series, list[Member]] | None = None
+    notes: list[str] = field(default_factory=list)
+    waiting: "_Waiting | None" = None
 
-    def begin(self, series: Series, found: list[Member], ahead: ScoresAhead) -> None:
-        """Begin to score the runs of a series, or score them at once."""
-        self.waiting = series, found
+    def begin(self, series: Series, found: list[Member], ahead: ScoresAhead, *, trained: bool = True) -> None:
+        """Begin to score the runs of a series, or score them at once; runs that were not `trained` here have scores."""
+        self.waiting = _Waiting(series, found, trained)
         if not self.overlaps:
             self.finish(ahead)
             return
-        finished = [series.folder(member) for member in found if member.state == "finished"]
+        finished = self.waiting.list_finished()
         short = find_short(series, found).values() if self.has_verdicts else ()
         snapshots = [run.snapshot for run in short if has_snapshot(run)]
         measures = series.facts.get_scale(self.scale).measures
-        measure_ahead(ahead, series.facts, finished, snapshots, measures, self.device)
+        metrics = choose_metrics(series.facts, finished)
+        measure_ahead(ahead, finished, metrics if trained else (), measures, self.device)
+        measure_ahead(ahead, snapshots, metrics, measures, self.device)
 
     def finish(self, ahead: ScoresAhead) -> None:
         """Collect the scores of the series that was begun last, and measure what is missing."""
         if self.waiting is None:
             return
-        (series, found), self.waiting = self.waiting, None
+        (series, found, trained), finished, self.waiting = self.waiting, self.waiting.list_finished(), None
         ahead.finish()
+        if trained and self.overlaps:
+            self._complete(series, finished)
         scored = series.score(found, self.device)
         if self.has_verdicts:
             self.snapshots.add(series, found, scored, self.device)
         self.members += scored
         self.runs += [series.folder(member) for member in found]
+
+    def _complete(self, series: Series, runs: list[RunFolder]) -> None:
+        """Measure what could not be measured ahead, note what runs do not allow, and fill the tables of the sweep."""
+        measure_metrics(series.facts, runs, self.device)
+        left_out = {run.path.name: read_left_out(run) for run in runs}
+        self.notes += [note for note in describe_left_out({}, left_out) if note not in self.notes]
+        if runs:
+            Sweep(series.source.folder.path).write_tables()
 
     @property
     def overlaps(self) -> bool:
