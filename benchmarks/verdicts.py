@@ -20,7 +20,7 @@ from typing import Any
 from unbraid.experiments import experiment
 from unbraid.experiments.base import Evidence
 from unbraid.experiments.judging import MAX_SEEDS, MIN_SEEDS, count_needed_seeds, count_seeds
-from unbraid.experiments.statistics import Estimate
+from unbraid.experiments.statistics import Chance, Estimate
 from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
 
@@ -138,16 +138,11 @@ def _margin(piece: Mapping[str, Any]) -> float:
     return _read_evidence(piece).margin
 
 
-def _lies_outside(piece: Mapping[str, Any]) -> bool:
-    """Return whether the whole interval lies outside of its range."""
-    low, high = _read_range(piece["wanted"])
-    return piece["high"] < low or piece["low"] > high
-
-
 def _read_evidence(piece: Mapping[str, Any]) -> Evidence:
     low, high = _read_range(piece["wanted"])
     known = {key: piece[key] for key in ("value", "low", "high", "freedom", "spread") if piece.get(key) is not None}
-    return Evidence(piece["what"], Estimate(**known), low, high)
+    chance = Chance(*piece["chance"]) if piece.get("chance") else None
+    return Evidence(piece["what"], Estimate(**known, chance=chance), low, high)
 
 
 def _read_range(wanted: str) -> tuple[float, float]:
@@ -184,7 +179,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     if piece is None or piece["value"] is None or piece["low"] is None:
         return "The estimate is missing.", math.nan
     seeds = _count_seeds(name, verdict["claim"], results)
-    outside = _lies_outside(piece) and "would change the verdict" in verdict["why"]
+    outside = _read_evidence(piece).lies_outside and "would change the verdict" in verdict["why"]
     if seeds >= MIN_SEEDS and (_margin(piece) > 0 or outside):
         minutes = 2 * estimate_minutes(name)
         still = f"The interval lies {'outside of' if outside else 'in'} the range, but still moves"
@@ -196,7 +191,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
         return f"The effect seen is next to the bound: more than {MAX_SEEDS:,} seeds.", math.inf
     minutes = max(1, round(_estimate_addition(name, verdict["claim"], int(needed), results)))
     problem = f"The interval crosses the bound with {seeds} seeds"
-    if _lies_outside(piece):
+    if _read_evidence(piece).lies_outside:
         problem = f"With {seeds} seeds this interval lies outside; as one of {len(pieces)}, it would have to be wider"
     return f"{problem}: about {needed}, {minutes} GPU minutes.", needed
 

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from unbraid.experiments.statistics import (
+    Chance,
     Estimate,
     _resample,
     cell_means,
@@ -47,6 +48,32 @@ def test_the_spread_is_that_of_a_statistic_of_one_seed_each():
     assert of_mean.spread == pytest.approx(math.sqrt(sum(variances)) / 2)
 
 
+def test_the_chance_is_the_share_of_pairs_with_the_interval_of_mann_and_whitney():
+    rng = np.random.default_rng(5)
+    first, second = rng.exponential(size=(12, 1)), 0.3 + rng.exponential(size=(15, 1))
+    found = estimate({0: first, 1: second}, lambda c: mean_difference(c, 0, 1)).chance
+    above = second[:, 0] > first
+    assert found.value == pytest.approx(above.mean(), abs=0.01)
+    error = math.sqrt(above.mean(1).var(ddof=1) / 12 + above.mean(0).var(ddof=1) / 15)  # hoeffding1948
+    assert found.high - found.low == pytest.approx(2 * 1.71 * error, rel=0.06)  # Student's t with about 25 degrees
+    assert found.low < found.value < found.high
+
+
+def test_the_chance_of_single_runs_is_a_share_of_runs():
+    values = np.array([1.0, 2.0, 3.0, -1.0, -2.0, 0.5, 0.1, -0.3])[:, None]
+    found = estimate({0: values}, lambda c: c[0][..., 0].mean(-1)).chance
+    assert found.value == pytest.approx(5 / 8, abs=0.01)
+    assert estimate({0: abs(values)}, lambda c: c[0][..., 0].mean(-1)).chance is None  # always above
+
+
+def test_chances_move_and_stretch_on_the_scale_of_normal_quantiles():
+    chance = Chance(0.5, *stats.norm.cdf([-0.5, 0.5]))
+    assert chance.move(1.0) == pytest.approx(stats.norm.cdf([1.0, 0.5, 1.5]))
+    assert chance.stretch(2.0) == pytest.approx(stats.norm.cdf([0.0, -1.0, 1.0]))
+    moved = Estimate(0.0, -1.0, 1.0, spread=2.0, chance=chance).move(2.0)
+    assert moved.chance == pytest.approx(chance.move(1.0))
+
+
 @pytest.mark.parametrize(
     ("statistic", "how"),
     [
@@ -57,7 +84,9 @@ def test_the_spread_is_that_of_a_statistic_of_one_seed_each():
 )
 def test_statistics_that_are_not_linear_in_means_have_no_known_spread(statistic, how):
     rng = np.random.default_rng(4)
-    assert math.isnan(estimate({k: 5 + k + rng.standard_normal((9, 2)) for k in range(3)}, statistic, **how).spread)
+    found = estimate({k: 5 + k + rng.standard_normal((9, 2)) for k in range(3)}, statistic, **how)
+    assert math.isnan(found.spread)
+    assert found.chance is None
 
 
 SLOWER = [pytest.param(seeds, marks=pytest.mark.slow) for seeds in ((5,), (3, 10))]

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
 from unbraid.experiments.evidence import compare_means, find_mean
 from unbraid.experiments.judging import combine_verdicts, count_needed_seeds, count_seeds, find_series
-from unbraid.experiments.statistics import Estimate, widen_for
+from unbraid.experiments.statistics import Chance, Estimate, widen_for
 from unbraid.papers.chen2018.code_scores import HIGGINS_AT
 from unbraid.papers.chen2018.setup import ELBO, MIG, TC
 
@@ -40,19 +40,17 @@ def test_an_interval_decides(found, verdict):
     assert found.verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("end", "verdict"),
-    [(0.42, "does not hold"), (0.44, "inconclusive")],  # a Normal number is above -.4307 in two of three cases
-)
-def test_a_difference_that_single_seeds_rarely_show_is_refuted(end, verdict):
-    def found(start, end, **where):
-        return Evidence("x", Estimate(start + end, 2 * start, 2 * end, spread=2.0), **where)
+@pytest.mark.parametrize(("share", "verdict"), [(0.66, "does not hold"), (0.67, "inconclusive")])
+def test_a_difference_that_single_seeds_rarely_show_is_refuted(share, verdict):
+    def found(chance, **where):
+        return Evidence("x", Estimate(0.1, -0.9, 1.1, chance=chance), **where)
 
-    assert found(-0.1, end, low=0.0).verdict == verdict
-    assert found(-end, 0.1, high=0.0).verdict == verdict
+    seldom_above, seldom_below = Chance(0.5, 0.3, share), Chance(0.5, 1 - share, 0.7)
+    assert found(seldom_above, low=0.0).verdict == verdict
+    assert found(seldom_below, high=0.0).verdict == verdict
+    assert found(None, low=0.0).verdict == "inconclusive"
     for other in ({"low": -0.1}, {"high": 0.5}, {"low": -0.9, "high": 0.9}, {"low": 0.1}):  # no claim about a sign
-        assert found(-end, end, **other).best_chance == 1.0
-    assert replace(found(-0.1, end, low=0.0), estimate=Estimate(0.1, -0.2, 2 * end)).verdict == "inconclusive"
+        assert found(seldom_above, **other).best_chance == 1.0
 
 
 def test_all_evidence_must_hold():
@@ -81,12 +79,25 @@ def test_needed_seeds_do_not_depend_on_the_seeds_so_far(seeds):
 
 
 def test_seeds_that_show_that_a_difference_is_too_small():
-    """At a difference of 0, the next interval ends at 1.1 x 2.01 x sqrt(2 / n); .4307 x sqrt(2) would count."""
+    """At a share of one half, the next interval ends at Phi(1.1 x c x sqrt(10 / n)); Phi(.4307) is two thirds."""
     none = difference(0.0, 10, low=0.0)
-    known = replace(none, estimate=none.estimate._replace(spread=math.sqrt(2)))
-    assert count_needed_seeds([known], 10) == 27
-    enough, too_few = (1.1 * t.ppf(0.975, 2 * (n - 1)) / math.sqrt(n) for n in (27, 26))
-    assert enough < 0.4307 < too_few
+    half = 0.6
+    chance = Chance(0.5, float(norm.cdf(-half)), float(norm.cdf(half)))
+    known = replace(none, estimate=none.estimate._replace(spread=math.sqrt(2), chance=chance))
+    needed = count_needed_seeds([known], 10)
+
+    def end(seeds):
+        return 1.1 * half * math.sqrt(10 / seeds) * t.ppf(0.975, 2 * (seeds - 1)) / t.ppf(0.95, 18)
+
+    assert end(needed) < norm.ppf(2 / 3) < end(needed - 1)
+
+
+def test_seeds_are_asked_for_where_they_are_missing():
+    """A difference of 10 and 40 seeds needs as many as one of 10 and 10, not a fourth more of the sixteenth part."""
+    few = difference(0.3, 10, low=0.0)
+    many = replace(few, estimate=few.estimate.stretch(math.sqrt(0.1 + 0.025) / math.sqrt(0.2)))
+    few, many = (replace(e, estimate=e.estimate._replace(spread=math.sqrt(2))) for e in (few, many))
+    assert count_needed_seeds([many], 10) == count_needed_seeds([few], 10)
 
 
 def test_no_number_of_seeds_settles_an_effect_on_the_bound():

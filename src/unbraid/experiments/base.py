@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from scipy.special import ndtr
 
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
@@ -175,19 +174,24 @@ class Evidence:
             return "does not hold"
         if self.low < self.estimate.low and self.estimate.high < self.high:
             return "holds"
-        return "does not hold" if self.estimate.high < self.low or self.estimate.low > self.high else "inconclusive"
+        return "does not hold" if self.lies_outside else "inconclusive"
+
+    @property
+    def lies_outside(self) -> bool:
+        """True if the whole interval lies outside of the range."""
+        return bool(self.estimate.high < self.low or self.estimate.low > self.high)
 
     @property
     def best_chance(self) -> float:
-        """Chance that a repetition shows the claimed difference, at the end of the interval that favours it most.
+        """Largest likely share of repetitions that show the claimed difference: the end of its interval.
 
         A repetition has one seed of each setting (mcgraw1992's common language effect size). It is 1 if the claim is
-        not about the sign of a difference, or if nobody knows how single repetitions spread.
+        not about the sign of a difference, or if the share is unknown.
         """
-        if not self.estimate.spread > 0 or {self.low, self.high} not in ({0.0, math.inf}, {-math.inf, 0.0}):
+        chance = self.estimate.chance
+        if chance is None or {self.low, self.high} not in ({0.0, math.inf}, {-math.inf, 0.0}):
             return 1.0
-        most = self.estimate.high if self.low == 0 else -self.estimate.low
-        return float(ndtr(most / self.estimate.spread))
+        return chance.high if self.low == 0 else 1 - chance.low
 
     @property
     def wanted(self) -> str:
@@ -232,10 +236,7 @@ class Verdict:
 
     def as_record(self) -> dict[str, Any]:
         """Return a plain mapping for verdicts.json."""
-        evidence = [
-            {"what": e.what, **{k: _finite_or_none(v) for k, v in e.estimate._asdict().items()}, "wanted": e.wanted}
-            for e in self.evidence
-        ]
+        evidence = [{"what": e.what, **e.estimate.as_record(), "wanted": e.wanted} for e in self.evidence]
         facts = {"claim": self.claim, "verdict": self.verdict, "why": self.why, "looks": self.looks}
         return {**facts, "evidence": evidence}
 
@@ -361,7 +362,3 @@ Its keywords are the fields of `Experiment`. The function draws the figure: it t
 def find_experiments(name: str) -> list[str]:
     """Return the names of the experiments of PAPER, or the one named PAPER/ID."""
     return match_experiments(name, list(experiment))
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -1,9 +1,9 @@
 """Verdicts on claims, from the evidence that results give.
 
     holds           the 90% interval of every estimate lies in the range that the claim states
-    does not hold   one interval lies completely outside its range, or shows that a difference is too small: a
-                    repetition with one seed of each setting has the claimed sign in fewer than two of three cases, at
-                    any difference in the interval. With several estimates, intervals are wider for this purpose
+    does not hold   one interval lies completely outside its range, or a difference is too small: of all choices of one
+                    seed per setting, fewer than two of three have the claimed sign, by the interval of this share.
+                    With several estimates, intervals are wider for this purpose
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
 An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
@@ -12,7 +12,6 @@ Whoever adds seeds until a claim is settled will settle false ones, too: at the 
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -83,13 +82,18 @@ def _widen_to_refute(evidence: Sequence[Evidence]) -> list[Evidence]:
 
 
 def _explain_smallness(evidence: Sequence[Evidence]) -> str:
-    """Return that a difference is too small, as the end of a sentence; nothing if an interval has the other sign."""
+    """Return that a difference is too small, as the end of a sentence; nothing if a claim fails for another reason."""
     wide = _widen_to_refute(evidence)
-    if any(each.best_chance < 0.5 for each in wide):
+    least = min(wide, key=lambda each: each.best_chance)
+    chance = least.estimate.chance
+    if chance is None or least.best_chance >= MIN_CHANCE or any(each.lies_outside for each in wide):
         return ""
-    chance = min((each.best_chance for each in wide), default=1.0)
-    words = f". With one seed of each setting, {chance:.0%} of repetitions would show it at best; two of three should"
-    return words if chance < MIN_CHANCE else ""
+    share = chance.value if least.low == 0 else 1 - chance.value
+    which = f" of {least.what}" if len(evidence) > 1 else ""
+    return (
+        f". With one seed of each setting, {share:.0%} of all choices{which} have this sign, "
+        f"{least.best_chance:.0%} at most; two of three should"
+    )
 
 
 def _judge_settling(
@@ -166,9 +170,7 @@ def count_needed_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1)
         judged = [replace(each, estimate=own) for each, own in zip(evidence, later, strict=True)]
         return combine_verdicts(judged) != "inconclusive"
 
-    counts = range(seeds + 1, max(MAX_SEEDS, seeds + 1) + 1)
-    place = bisect_left(counts, True, key=settles)  # more seeds settle what fewer settle
-    return counts[place] if place < len(counts) else math.inf
+    return next((more for more in range(seeds + 1, max(MAX_SEEDS, seeds + 1) + 1) if settles(more)), math.inf)
 
 
 def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:

@@ -13,8 +13,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import torch
-
 from unbraid import atomic
 from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, unknown

@@ -19,7 +19,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import binomtest, rankdata, t
+from scipy.special import ndtr, ndtri
+from scipy.stats import binomtest, norm, rankdata, t
 
 from unbraid.report.tables import LEVEL, RESAMPLES, pearson
 
@@ -30,18 +31,41 @@ RESAMPLES_PER_CELL = 400
 ROUNDING = 1e-9
 """Share of a statistic's variance up to which a deviation from a linear function of means is rounding."""
 
+CHOICES = 20_000
+"""Choices of one seed per cell, of which the share above 0 is counted."""
+
 MAX_FREEDOM = 4.0
 """Degrees of freedom that a widened interval counts at most: the far tails of a bootstrap are not to be trusted."""
 
 Cells = Mapping[Any, np.ndarray]
 
 
+class Chance(NamedTuple):
+    """The share of repetitions in which a statistic is above 0, with its 90% interval.
+
+    Intervals are symmetric in the quantile of the Normal distribution that belongs to a share.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def move(self, deviations: float) -> "Chance":
+        """Return the share if all repetitions were higher by so many standard deviations."""
+        return Chance(*(float(ndtr(ndtri(share) + deviations)) for share in self))
+
+    def stretch(self, factor: float) -> "Chance":
+        """Return the share with an interval that reaches `factor` times as far from the value."""
+        centre, *ends = (float(ndtri(share)) for share in self)
+        return Chance(self.value, *(float(ndtr(centre + factor * (end - centre))) for end in ends))
+
+
 class Estimate(NamedTuple):
     """A value with its 90% interval; the ends are NaN if there are too few seeds.
 
     `freedom` are the degrees of freedom of the standard error behind the interval: by default those of a difference of
-    two means over three seeds each. `spread` is the standard deviation of the same statistic of a repetition that has
-    one seed of each setting; NaN if it is unknown, as for statistics that are not linear in means over seeds.
+    two means over three seeds each. Of a statistic that is linear in means over seeds, `spread` is the standard
+    deviation in repetitions with one seed of each setting, and `chance` the share of them that is above 0.
     """
 
     value: float
@@ -49,15 +73,17 @@ class Estimate(NamedTuple):
     high: float
     freedom: float = 4.0
     spread: float = math.nan
+    chance: Chance | None = None
 
     def move(self, by: float) -> "Estimate":
         """Return the estimate with value and interval moved."""
-        return self._replace(value=self.value + by, low=self.low + by, high=self.high + by)
+        chance = self.chance and self.chance.move(by / self.spread)
+        return self._replace(value=self.value + by, low=self.low + by, high=self.high + by, chance=chance)
 
     def stretch(self, factor: float) -> "Estimate":
         """Return the estimate with an interval that reaches `factor` times as far from the value."""
         low, high = (self.value + factor * (end - self.value) for end in (self.low, self.high))
-        return self._replace(low=low, high=high)
+        return self._replace(low=low, high=high, chance=self.chance and self.chance.stretch(factor))
 
     def within(self, low: float, high: float) -> "Estimate":
         """Return the estimate with the ends of its interval inside the range of the quantity.
@@ -65,6 +91,12 @@ class Estimate(NamedTuple):
         Student's interval knows nothing of a correlation's or a share's range.
         """
         return self._replace(low=max(self.low, min(low, self.value)), high=min(self.high, max(high, self.value)))
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a plain mapping for verdicts.json; what is unknown is None."""
+        chance = None if self.chance is None else list(self.chance)
+        numbers = {name: value for name, value in self._asdict().items() if name != "chance"}
+        return {**{name: value if math.isfinite(value) else None for name, value in numbers.items()}, "chance": chance}
 
     def __str__(self) -> str:
         if math.isnan(self.value):
@@ -93,7 +125,32 @@ def estimate(cells: Cells, statistic: Callable[[Cells], np.ndarray], *, smooth: 
         width, freedom, spread = _find_student_width(cells, statistic, rng)
     stretch = width / (high - low) if 0 < high - low < width else 1.0
     ends = min(low, value - stretch * (value - low)), max(high, value + stretch * (high - value))
-    return Estimate(value, *ends, freedom, spread)
+    chance = estimate_chance(cells, statistic, rng) if spread > 0 else None
+    return Estimate(value, *ends, freedom, spread, chance)
+
+
+def estimate_chance(cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.random.Generator) -> Chance | None:
+    """Return how often a statistic of one seed of each cell is above 0; None if it always or never is.
+
+    The share is a mean over all choices of one seed per cell, estimated from some of them. Its variance is the sum over
+    cells of that of h_k(i) / n_k, where h_k(i) is the share of choices with seed i of cell k that are above 0
+    (hoeffding1948).
+    """
+    chosen = {key: rng.integers(len(rows), size=CHOICES) for key, rows in cells.items()}
+    single = statistic({key: rows[chosen[key], None] for key, rows in cells.items()})
+    above = np.where(single == 0, 0.5, single > 0)
+    share = float(above.mean())
+    parts, seeds = [], np.array([len(rows) for rows in cells.values()])
+    for key, rows in cells.items():
+        counts = np.bincount(chosen[key], minlength=len(rows))
+        parts.append(np.var(np.bincount(chosen[key], above, len(rows)) / counts, ddof=1) / len(rows))
+    variance = np.array(parts)
+    if not (0 < share < 1 and variance.sum() > 0):
+        return None
+    freedom = float(variance.sum() ** 2 / (variance**2 / (seeds - 1)).sum())
+    centre = float(ndtri(share))
+    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance.sum()) / float(norm.pdf(centre))
+    return Chance(share, float(ndtr(centre - half)), float(ndtr(centre + half)))
 
 
 def estimate_by_exchange(
@@ -130,9 +187,16 @@ def foresee(found: Estimate, seeds: int, more: int, looks: int) -> Estimate:
     """
     tail, freedom = (1 - LEVEL) / 2, max(found.freedom, seeds - 1)
     later = freedom * (more - 1) / max(seeds - 1, 1)
-    error = max(found.high - found.value, found.value - found.low) / float(t.ppf(1 - tail / looks, freedom))
-    half = float(t.ppf(1 - tail / (looks + 1), later)) * error * math.sqrt(seeds / more)
-    return Estimate(found.value, found.value - half, found.value + half, later, found.spread)
+    now = max(found.high - found.value, found.value - found.low)
+    if not now > 0:
+        return found
+    error = now / float(t.ppf(1 - tail / looks, freedom))
+    error_later = error * math.sqrt(seeds / more)
+    if found.spread > 0:  # cells may have different numbers of seeds
+        error_later = min(error, found.spread / math.sqrt(more))
+    half = float(t.ppf(1 - tail / (looks + 1), later)) * error_later
+    chance = found.chance and found.chance.stretch(half / now)
+    return Estimate(found.value, found.value - half, found.value + half, later, found.spread, chance)
 
 
 def choose_held_out(scores: np.ndarray) -> np.ndarray:

@@ -26,9 +26,9 @@ from unbraid.training.environment import describe_environment
 
 RULE = (
     "A claim *holds* if the 90% bootstrap interval of each of its estimates lies in the range it states, *does not "
-    "hold* if one lies completely outside (of k estimates, at the level 1 - .1 / k) or shows that a difference is too "
-    "small to be seen: fewer than two of three repetitions with one seed of each setting would show its sign, at any "
-    "difference in the interval. Otherwise it is *inconclusive*, as with fewer than 3 seeds, or if its estimates had "
+    "hold* if one lies completely outside (of k estimates, at the level 1 - .1 / k or more) or if a difference is too "
+    "small to be seen: fewer than two of three choices of one seed per setting show its sign, by the interval of their "
+    "share. Otherwise it is *inconclusive*, as with fewer than 3 seeds, or if its estimates had "
     "not settled: if as many steps again, at the pace at which they moved in the last fifth of training, would change "
     "the verdict. Runs with as many steps as the paper or its authors' code states are not asked to settle. Where a "
     "claim got further seeds, its intervals have the level 1 - .1 / k at the k-th look."
