@@ -60,16 +60,20 @@ from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
 
-MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 675_000, "split": 455_000, "wide": 525_000, "conv-chen": 483_000}
+MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 525_000, "split": 455_000, "wide": 525_000, "conv-chen": 483_000}
 MEASURED |= {"mlp-esmaeili-28": 3_770_000, "mlp-esmaeili-64": 1_360_000, "conv-small": 150_000}
 MEASURED |= {"conv-daunhawer": 225_000, "ms-vae": 58_000, "ms-code": 72_000}
 """Images per second over all members, by encoder or recipe of a stage, alone on an H200: bf16 on sprites and Cars3D,
 TF32 on MNIST, pairs for `conv-daunhawer`, rows of three to five modalities for `conv-small`. Those of MLPs after the
-first are of 20 and 10 HFVAEs. `conv-chen` and `ms-vae` have 16 members, other stages 5; `ms-code` made 72,000 to
-156,000."""
+first are of 20 and 10 HFVAEs, that of `conv-locatello` of 15 beta-TCVAEs. `conv-chen` and `ms-vae` have 16 members,
+other stages 5; `ms-code` made 72,000 to 156,000."""
 
-MEASURED_PLAIN = {"mlp-chen": 3_950_000, "mlp-esmaeili-28": 6_800_000}
-"""The same without an estimator: 42 beta-VAEs on sprites; 20 beta-SVAEs on MNIST, where beta-VAEs made 8.3 million."""
+MEASURED_PLAIN = {"mlp-chen": 3_950_000, "mlp-esmaeili-28": 6_800_000, "conv-locatello": 1_030_000}
+"""The same without an estimator: 42 beta-VAEs on sprites; 20 beta-SVAEs on MNIST, where beta-VAEs made 8.3 million and
+40 of them 10.2; 20 VAEs on sprites."""
+
+MEASURED_FACTOR_VAE = {"conv-locatello": 381_000, "split": 302_000, "wide": 331_000}
+"""The same of 30 FactorVAEs on Cars3D."""
 
 PLAIN_RECIPES = ("vae", "beta-vae", "beta-svae")
 
@@ -172,7 +176,7 @@ def estimate_seconds(settings: dict[str, Any], members: int) -> float:
     if settings["recipe"] in PLAIN_RECIPES:
         rate = MEASURED_PLAIN.get(encoder, rate)
     if settings["recipe"] == "factor-vae":
-        rate *= FACTOR_VAE_SHARE
+        rate = MEASURED_FACTOR_VAE.get(encoder, FACTOR_VAE_SHARE * rate)
     if settings["recipe"] in GANS:
         rate = GAN_RATE
     elif REFINES in settings:
