@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unbraid.experiments import experiment
+from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
 from unbraid.experiments.judging import MAX_SEEDS, MIN_SEEDS, count_needed_seeds, count_seeds
 from unbraid.experiments.statistics import Chance, Estimate
 from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
+from unbraid.printable import pluralise
 
 HEAD = """# Results
 
@@ -211,6 +212,12 @@ def _estimate_addition(name: str, claim: str, seeds: int, results: Path) -> floa
     return (added or build_task(name, "budget", [], set(), seeds)).minutes()
 
 
+def list_files(name: str) -> list[str]:
+    """Return the data sets whose files an experiment needs at `budget`, without which it runs on a stand-in."""
+    sweeps = experiment[name].facts.build_sweeps("budget").values()
+    return list(dict.fromkeys(data.wanted for each in sweeps if isinstance(data := each.get("data"), StandIn)))
+
+
 def escape(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -226,12 +233,15 @@ def print_paper(paper: str, rows: list[Row], minutes: Mapping[str, float]) -> No
         print(f"| {' | '.join(map(escape, (row.claim, says, row.measured, word, row.reason)))} |")
     waiting = [row for row in rows if row.verdict == NOT_RUN]
     if waiting:
-        print(f"\nNot run yet, with GPU minutes at `budget` (`unbraid reproduce {paper}/ID --scale budget`):\n")
+        print(f"\nNot run yet (`unbraid reproduce {paper}/ID --scale budget`), with GPU minutes and official")
+        print("files that they take; stand-ins for these settle nothing:\n")
     for name in dict.fromkeys(row.experiment for row in waiting):
         own = [row for row in waiting if row.experiment == name]
         why = "; ".join(dict.fromkeys(row.reason for row in own if row.reason))
-        claims = f"{len(own)} claim{'s' if len(own) > 1 else ''}"
-        print(f"- `{name}`: {claims}, {minutes[name]:.0f} minutes" + (f" (withdrawn: {why})" if why else ""))
+        claims = pluralise(len(own), "claim")
+        files = "".join(f", files of {data}" for data in list_files(name))
+        time = pluralise(round(minutes[name]), "minute")
+        print(f"- `{name}`: {claims}, {time}{files}" + (f" (withdrawn: {why})" if why else ""))
     print()
 
 
