@@ -75,9 +75,9 @@ def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
 
 def count_looks_with(name: str, record: dict[str, Any], series: set[str], folder: Path) -> dict[str, int]:
     """Return how often each claim was judged, once more for those that read a series with further runs."""
-    stored = read_results(folder / "runs.csv", name, record["scale"])
-    more = {claim.text for claim in experiment[name].facts.claims if series.intersection(find_series(claim, stored))}
-    return {claim: looks + (claim in more) for claim, looks in read_looks(record).items()}
+    stored, claims = read_results(folder / "runs.csv", name, record["scale"]), experiment[name].facts.claims
+    more = {claim.text for claim in claims if series.intersection(find_series(claim, stored))}
+    return {claim: looks + (claim in more) for claim, looks in read_looks(record, claims).items()}
 
 
 def add_seeds(name: str, added: Path, out: Path) -> None:
@@ -88,7 +88,7 @@ def add_seeds(name: str, added: Path, out: Path) -> None:
     facts = {key: before[key] + more[key] for key in ("minutes", "runs")}
     facts |= {"notes": [describe_addition(read_runs(added)[1], more)]}
     looks = count_looks_with(name, before, {row["series"] for row in read_runs(added)[1]}, folder)
-    facts["verdicts"] = [{**each, "looks": looks[each["claim"]]} for each in before["verdicts"]]
+    facts["verdicts"] = [{**each, "looks": looks.get(each["claim"], 1)} for each in before["verdicts"]]
     earlier = (folder / "runs.csv").read_text("utf-8")
     write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])
     try:

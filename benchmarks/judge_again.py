@@ -85,7 +85,9 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
         entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], wanted))
     figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
     picture = figure.read_bytes()
-    results = replace(read_results(folder / "runs.csv", name, before["scale"]), looks=read_looks(before))
+    results = replace(
+        read_results(folder / "runs.csv", name, before["scale"]), looks=read_looks(before, entry.facts.claims)
+    )
     verdicts = tuple(judge(claim, results) for claim in entry.facts.claims)
     for verdict in verdicts:
         if not verdict.evidence:

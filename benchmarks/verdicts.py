@@ -86,8 +86,9 @@ def read_rows(name: str, results: Path) -> list[Row]:
     """Return a row for each claim that an experiment makes now."""
     path, protocol, rows = results / name / "verdicts.json", read_protocol(results), []
     stored = json.loads(path.read_text("utf-8")) if path.exists() else {"verdicts": []}
-    found, looks = {verdict["claim"]: verdict for verdict in stored["verdicts"]}, read_looks(stored)
-    for number, claim in enumerate(experiment[name].facts.claims):
+    found, claims = {verdict["claim"]: verdict for verdict in stored["verdicts"]}, experiment[name].facts.claims
+    looks = read_looks(stored, claims)
+    for number, claim in enumerate(claims):
         verdict = found.get(claim.text)
         status, why = _classify(name, number, verdict, protocol)
         if status in ("absent", "withdrawn") or verdict is None:
@@ -180,11 +181,10 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     if piece is None or piece["value"] is None or piece["low"] is None:
         return "The estimate is missing.", math.nan
     seeds = _count_seeds(name, verdict["claim"], results)
-    outside = _read_evidence(piece).lies_outside and "would change the verdict" in verdict["why"]
-    if seeds >= MIN_SEEDS and (_margin(piece) > 0 or outside):
+    state = _describe_unsettled(piece, verdict["why"])
+    if seeds >= MIN_SEEDS and state:
         minutes = 2 * estimate_minutes(name)
-        still = f"The interval lies {'outside of' if outside else 'in'} the range, but still moves"
-        return f"{still}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
+        return f"{state}, but still moves: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
     pieces = verdict["evidence"]
     whole = all(math.isfinite(_margin(each)) for each in pieces)
     needed = count_needed_seeds([_read_evidence(each) for each in (pieces if whole else [piece])], seeds, looks)
@@ -195,6 +195,16 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     if _read_evidence(piece).lies_outside:
         problem = f"With {seeds} seeds this interval lies outside; as one of {len(pieces)}, it would have to be wider"
     return f"{problem}: about {needed}, {minutes} GPU minutes.", needed
+
+
+def _describe_unsettled(piece: Mapping[str, Any], why: str) -> str:
+    """Return what an estimate shows that had not settled; nothing if it shows nothing."""
+    moves = "would change the verdict" in why
+    if _margin(piece) > 0:
+        return "The interval lies in the range"
+    if moves and _read_evidence(piece).lies_outside:
+        return "The interval lies outside of the range"
+    return "The difference is too small to be seen" if moves and "two of three should" in why else ""
 
 
 def estimate_minutes(name: str) -> float:

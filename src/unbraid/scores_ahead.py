@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
+from unbraid.errors import MissingExtraError
 from unbraid.metrics.background import Requests
-from unbraid.scoring import RunScoring, ScoringPlan, Subject, split_for_encoding
+from unbraid.scoring import RunScoring, ScoringPlan, Subject, describe_unavailable, split_for_encoding
 
 MAX_PARTS_UNDER_WAY = 2
 """Parts of runs whose scores are computed at a time; each has a process for every core but one."""
@@ -24,6 +25,8 @@ class ScoresAhead:
     """
 
     def __init__(self) -> None:
+        self.unavailable: dict[str, str] = {}
+        """Notes on metrics that need a package, by metric."""
         self._under_way: deque[tuple[list[RunScoring], ExitStack]] = deque()
 
     def add(self, asked: Sequence[tuple[Subject, Requests]], required: Collection[str] = ()) -> None:
@@ -47,7 +50,7 @@ class ScoresAhead:
                 if any(run.schedule.elsewhere for run in runs):
                     self._under_way.append((runs, stack.pop_all()))
                 else:
-                    _record_skipped(runs)
+                    self._record_skipped(runs)
 
     def finish(self) -> None:
         """Wait for all scores and store them."""
@@ -58,8 +61,15 @@ class ScoresAhead:
         runs, _ = self._under_way[0]
         for run in runs:
             run.measure(run.schedule.elsewhere)
-        _record_skipped(runs)
+        self._record_skipped(runs)
         self._under_way.popleft()[1].close()
+
+    def _record_skipped(self, runs: Sequence[RunScoring]) -> None:
+        """Record the metrics that runs do not allow, so that nobody encodes these runs again to find that out."""
+        for run in runs:
+            for name, error in run.finish().skipped.items():
+                if isinstance(error, MissingExtraError):
+                    self.unavailable[name] = describe_unavailable(name, error)
 
     def _store_what_is_done(self) -> None:
         with ExitStack() as stacks:  # ends all processes, also if a score cannot be stored
@@ -78,9 +88,3 @@ class ScoresAhead:
                 self.finish()
         finally:
             self._store_what_is_done()
-
-
-def _record_skipped(runs: Sequence[RunScoring]) -> None:
-    """Record the metrics that runs do not allow, so that nobody encodes these runs again to find that out."""
-    for run in runs:
-        run.finish()

@@ -122,6 +122,30 @@ def score_subjects(
                 yield run.finish()
 
 
+def score_missing(
+    subjects: Sequence[Subject], names: Sequence[str], *, stop: Stop | None = None, failures: Sequence[str] = ()
+) -> list[str]:
+    """Measure the metrics that runs lack, and return a note for each that needs a package.
+
+    Raises the first of the earlier `failures` or of those here, after everything else is stored.
+    """
+    notes: dict[str, None] = {}
+    failed = list(failures)
+    for result in score_subjects(subjects, names, missing_only=True, stop=stop):
+        failed += result.failures
+        for name, error in result.skipped.items():
+            if isinstance(error, MissingExtraError):  # other reasons are in left-out.json
+                notes[describe_unavailable(name, error)] = None
+    if failed:
+        raise RunError(failed[0])
+    return list(notes)
+
+
+def describe_unavailable(name: str, error: MissingExtraError) -> str:
+    """Return the note that a metric is left out until its package is installed."""
+    return f"{name} is left out: {error}"
+
+
 @dataclass(frozen=True)
 class ScoringPlan:
     """How runs are scored; the arguments are those of `score_subjects`."""

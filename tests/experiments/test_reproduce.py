@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,7 +100,10 @@ def test_seeds_are_added_to_those_that_are_finished(tmp_path):
     assert {each.looks for each in more.verdicts} == {2}
     again = smoke("chen2018/fig2", tmp_path, seeds=3)
     assert (again.trained, {each.looks for each in again.verdicts}) == (0, {2})
-    assert set(writing.read_looks(json.loads((again.folder / "verdicts.json").read_text())).values()) == {2}
+    stored, claims = json.loads((again.folder / "verdicts.json").read_text()), experiment["chen2018/fig2"].facts.claims
+    assert set(writing.read_looks(stored, claims).values()) == {2}
+    reworded = [replace(claim, text=f"{claim.text}, indeed") for claim in claims]
+    assert set(writing.read_looks(stored, reworded).values()) == {2}
     with pytest.raises(UsageError, match=naming("seeds")):
         smoke("chen2018/fig2", tmp_path, seeds=1)
 

@@ -270,8 +270,12 @@ def test_an_interval_beyond_its_bound_that_still_moves_needs_steps_not_seeds():
     reason, seeds = verdicts._explain_open(verdict, "msvae2020/fig29", piece, RESULTS, 1)
     assert reason.startswith("The interval lies outside of the range, but still moves: about ")
     assert math.isnan(seeds)
-    reason, _ = verdicts._explain_open(verdict, "msvae2020/fig29", piece | {"high": 0.01}, RESULTS, 1)
+    crossing = piece | {"high": 0.01}
+    reason, _ = verdicts._explain_open(verdict, "msvae2020/fig29", crossing, RESULTS, 1)
     assert "crosses the bound" in reason
+    small = verdict | {"why": f"46% of all choices have this sign, 66% at most; two of three should. {moves}"}
+    reason, _ = verdicts._explain_open(small, "msvae2020/fig29", crossing, RESULTS, 1)
+    assert reason.startswith("The difference is too small to be seen, but still moves: about ")
 
 
 def test_scores_read_again_keep_the_range_of_their_metric(tmp_path):
@@ -292,7 +296,10 @@ def test_scores_read_again_keep_the_range_of_their_metric(tmp_path):
 def test_stored_verdicts_follow_from_the_stored_scores_of_runs(path):
     stored = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
     name = stored["experiment"]
-    results = replace(judge_again.read_results(path, name, stored["scale"]), looks=writing.read_looks(stored))
+    results = replace(
+        judge_again.read_results(path, name, stored["scale"]),
+        looks=writing.read_looks(stored, experiment[name].facts.claims),
+    )
     standing = {row.claim for row in verdicts.read_rows(name, RESULTS) if row.status != "withdrawn"}
     made = [judge(claim, results).as_record() for claim in experiment[name].facts.claims if claim.text in standing]
     kept = [each for each in stored["verdicts"] if each["claim"] in standing]

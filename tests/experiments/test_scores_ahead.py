@@ -1,5 +1,6 @@
 """Scores that processes compute while the next series trains are those that are computed after each series."""
 
+import csv
 import shutil
 import sys
 from dataclasses import replace
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from unbraid import scores_ahead, scoring
-from unbraid.errors import UsageError
+from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.experiments import Scale, running
 from unbraid.experiments.base import Experiment
 from unbraid.experiments.measuring import measure_ahead, measure_all
@@ -57,9 +58,10 @@ def test_an_experiment_scores_a_series_while_the_next_one_trains(in_turn, tmp_pa
         found, runs, _ = running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
     assert order[:3] == ["vae", "beta-vae", "collect"]
     expected, _ = in_turn
-    table = Sweep(runs[0].path.parents[1])
-    assert not table.folder.plan.metrics  # the sweep measured nothing
-    assert all("mig/histogram-mean" in row for row in table.table)  # and has the scores all the same
+    sweep = Sweep(runs[0].path.parents[1])
+    assert not sweep.folder.plan.metrics  # the sweep measured nothing
+    with (sweep.path / "table.csv").open(newline="") as handle:
+        assert all(float(row["mig/histogram-mean"]) >= 0 for row in csv.DictReader(handle))
     assert read(found.members) == read(expected.members)
     assert read(found.earlier.members) == read(expected.earlier.members)
     for folder in (runs[0], runs[0].snapshot):
@@ -79,6 +81,47 @@ def test_a_metric_that_runs_do_not_allow_is_noted_and_asked_for_once(tmp_path, m
     assert notes == expected
     assert notes
     assert len(encoded) == 2 * len(runs)  # each run and its snapshot
+
+
+def test_an_experiment_notes_only_the_metrics_that_it_asks_for(tmp_path, monkeypatch):
+    more = replace(FACTS, metrics=(*FACTS.metrics, "coherence/classifier"))
+    monkeypatch.setattr(SeriesScoring, "overlaps", True)
+    first, other, again = (
+        running._run_experiment(facts, "small", tmp_path, "cpu", None)[2] for facts in (more, FACTS, more)
+    )
+    assert first
+    assert not other
+    assert not again  # nor what is known already
+
+
+def fail_with(error, monkeypatch):
+    """Let a metric fail with an error, and count the models that are encoded."""
+    encoded, encode, measure = [], scoring._encode, scoring._measure_within_memory
+
+    def fail(name, *rest):
+        if name == "mig/histogram-mean":
+            raise error
+        return measure(name, *rest)
+
+    monkeypatch.setattr(scoring, "_measure_within_memory", fail)
+    monkeypatch.setattr(scoring, "_encode", lambda some: encoded.extend(some) or encode(some))
+    monkeypatch.setattr(SeriesScoring, "overlaps", True)
+    return encoded
+
+
+def test_a_metric_that_needs_a_package_is_noted_and_asked_for_once(tmp_path, monkeypatch):
+    encoded = fail_with(MissingExtraError("mig", "foo", "bar"), monkeypatch)
+    with some_threads(2):
+        _, runs, notes = running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
+    assert notes == ["mig/histogram-mean is left out: mig needs foo: pip install 'unbraid[bar]'."]
+    assert len(encoded) == 2 * len(runs)
+    assert not scoring.read_left_out(runs[0])  # the package can be installed
+
+
+def test_a_score_that_fails_ends_the_experiment(tmp_path, monkeypatch):
+    fail_with(RunError("this does not fit in memory"), monkeypatch)
+    with some_threads(2), pytest.raises(RunError, match="does not fit in memory"):
+        running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
 
 
 def test_stored_runs_are_not_measured_again(in_turn, tmp_path, monkeypatch):

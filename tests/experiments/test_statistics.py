@@ -10,7 +10,9 @@ from unbraid.experiments.statistics import (
     Chance,
     Estimate,
     _resample,
+    align_seeds,
     cell_means,
+    choose_held_out,
     estimate,
     estimate_share,
     gap_at_equal_x,
@@ -80,11 +82,13 @@ def test_chances_move_and_stretch_on_the_scale_of_normal_quantiles():
         (lambda c: pearson(cell_means(c)[..., 0], cell_means(c)[..., 1]), {}),
         (lambda c: c[0][..., 0].mean(-1) / c[1][..., 0].mean(-1), {}),
         (lambda c: np.median(c[0][..., 0], -1), {"smooth": False}),
+        (lambda c: choose_held_out(align_seeds(c)).mean(-1), {}),  # with one seed there is no other one to choose by
+        (lambda c: cell_means(c)[..., 0].max(-1), {}),
     ],
 )
 def test_statistics_that_are_not_linear_in_means_have_no_known_spread(statistic, how):
     rng = np.random.default_rng(4)
-    found = estimate({k: 5 + k + rng.standard_normal((9, 2)) for k in range(3)}, statistic, **how)
+    found = estimate({k: 5 + 0.5 * k + 0.4 * rng.standard_normal((9, 2)) for k in range(3)}, statistic, **how)
     assert math.isnan(found.spread)
     assert found.chance is None
 

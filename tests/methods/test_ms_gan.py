@@ -150,11 +150,15 @@ def labelled(root):
 
 
 @pytest.mark.parametrize(
-    ("kind", "network"), [("gan", "mlp"), pytest.param("cgan", "mlp-infogan", marks=pytest.mark.slow)]
+    ("kind", "network", "steps"),
+    [("gan", "mlp", 200), pytest.param("cgan", "mlp-infogan", 400, marks=pytest.mark.slow)],
 )
-def test_what_is_generated_under_a_label_has_the_mean_of_the_rows_with_it(root, labelled, kind, network):
-    """Of the rows' own labels, under blur that stays: the means lie 3.6 apart or more."""
-    how = {"encoder_hidden": (32,), "decoder_hidden": (32,), "batch": 96, "lr": 2e-2, "steps": 200, "decay": "linear"}
+def test_what_is_generated_under_a_label_has_the_mean_of_the_rows_with_it(root, labelled, kind, network, steps):
+    """Of the rows' own labels, under blur that stays: the means lie 3.6 apart or more.
+
+    After 200 steps the largest error of a CGAN is .3 to .9, by its seed.
+    """
+    how = {"encoder_hidden": (32,), "decoder_hidden": (32,), "batch": 96, "lr": 2e-2, "steps": steps, "decay": "linear"}
     how |= {"z": 2, "instance_noise": 1.0, "instance_noise_steps": 10**6, "given": ("kind",)}
     run = ub.refine(labelled, kind, root=root, name=f"{kind}-kinds", encoder="mlp-infogan", decoder=network, **how)
     codes = torch.tensor([-1.0, 0.0, 1.0]).mul(1.5**0.5).repeat_interleave(500)[:, None]

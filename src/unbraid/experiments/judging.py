@@ -2,8 +2,8 @@
 
     holds           the 90% interval of every estimate lies in the range that the claim states
     does not hold   one interval lies completely outside its range, or a difference is too small: of all choices of one
-                    seed per setting, fewer than two of three have the claimed sign, by the interval of this share.
-                    With several estimates, intervals are wider for this purpose
+                    seed per setting, fewer than two of three have the claimed sign (the 90% interval of this share
+                    ends below 2/3). With several estimates, intervals are wider for this purpose
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
 An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
@@ -50,11 +50,12 @@ def judge(claim: Claim, results: Results) -> Verdict:
     if weak:
         return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence, looks)
     verdict = combine_verdicts(evidence)
-    found += _explain_smallness(evidence) if verdict == "does not hold" else ""
+    small = _explain_smallness(evidence) if verdict == "does not hold" else ""
+    found += small
     if verdict == "inconclusive":
         found += _suggest_seeds(evidence, count_seeds(claim, results), looks)
     if claim.trained and results.earlier is not None:
-        verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict)
+        verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict, bool(small))
         found = f"{found}. {drift}"
     return Verdict(claim.text, verdict, f"{found}.", evidence, looks)
 
@@ -97,9 +98,12 @@ def _explain_smallness(evidence: Sequence[Evidence]) -> str:
 
 
 def _judge_settling(
-    claim: Claim, earlier: Results, evidence: Sequence[Evidence], verdict: VerdictWord
+    claim: Claim, earlier: Results, evidence: Sequence[Evidence], verdict: VerdictWord, small: bool
 ) -> tuple[VerdictWord, str]:
-    """Return the verdict, inconclusive if its estimates still move too fast, and how they moved since the snapshot."""
+    """Return the verdict, inconclusive if its estimates still move too fast, and how they moved since the snapshot.
+
+    A difference that is `small` has no bound that it could move away from.
+    """
     try:
         before = claim.evidence(earlier)
     except MissingResultsError as error:
@@ -114,7 +118,7 @@ def _judge_settling(
         return verdict, words
     if combine_verdicts(moved) != verdict:
         return "inconclusive", f"{words}; at this pace, as many steps again would change the verdict ({verdict})"
-    further = all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
+    further = not small and all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
     return verdict, words + (", away from the bound" if further else "")
 
 

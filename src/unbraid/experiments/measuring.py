@@ -14,7 +14,7 @@ from unbraid.metrics.base import expand
 from unbraid.report.tables import Member
 from unbraid.run import Run, score_runs
 from unbraid.scores_ahead import ScoresAhead
-from unbraid.scoring import Subject, find_missing_metrics, score_subjects
+from unbraid.scoring import Subject, find_missing_metrics, score_missing
 from unbraid.store import RunFolder
 
 Measures = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -72,23 +72,26 @@ def measure_ahead(
     ahead.add(asked, required={name for name, _ in _list_metrics(measures)})
 
 
-def measure_metrics(facts: Experiment, folders: Sequence[RunFolder], device: torch.device) -> dict[RunFolder, Run]:
-    """Measure the metrics of an experiment that runs lack, and return the runs."""
+def measure_metrics(metrics: Sequence[str], folders: Sequence[RunFolder], device: torch.device) -> dict[RunFolder, Run]:
+    """Measure the metrics that runs lack, and return the runs."""
     opened = {folder: Run(folder, device=device) for folder in folders}  # `reproduce` loads their data once
-    metrics = choose_metrics(facts, folders)
     missing = [run for run in opened.values() if find_missing_metrics(run.folder, metrics)]
-    unscored = [run.subject() for run in missing]  # loads their models
-    for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
-        pass
+    if missing:
+        score_missing([run.subject() for run in missing], metrics)  # loads their models
     return opened
 
 
 def score_snapshots(
-    facts: Experiment, series: str, folders: Mapping[str, RunFolder], measures: Measures, device: torch.device
+    facts: Experiment,
+    series: str,
+    folders: Mapping[str, RunFolder],
+    metrics: Sequence[str],
+    measures: Measures,
+    device: torch.device,
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of runs before the last fifth of training, by the runs' names."""
     snapshots = {name: folder.snapshot for name, folder in folders.items()}
-    opened = measure_metrics(facts, list(snapshots.values()), device)
+    opened = measure_metrics(metrics, list(snapshots.values()), device)
     scores = measure_all(list(snapshots.values()), measures, device, opened)
     return {name: scores[folder] | derive_scores(facts, series, scores[folder]) for name, folder in snapshots.items()}
 

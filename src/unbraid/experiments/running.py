@@ -135,7 +135,7 @@ def _reproduce_one(
                 results, runs, notes = Results(tuple(facts.measure(facts.get_scale(scale).settings)), scale), [], []
         else:
             results, runs, notes = _run_experiment(facts, scale, root / paper, device, source)
-    results = replace(results, looks=count_looks(out / name, scale, len(runs)), ranges=facts.ranges)
+    results = replace(results, looks=count_looks(out / name, scale, len(runs), facts.claims), ranges=facts.ranges)
     with name_slow_work(f"{name}: testing the claims"):
         verdicts = tuple(judge(claim, results) for claim in facts.claims)
     trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())

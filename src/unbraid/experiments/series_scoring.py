@@ -1,6 +1,6 @@
 """When the series of an experiment are scored, and the scores of their runs before the last fifth of training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -35,7 +35,14 @@ class Snapshots:
     scores: dict[str, Mapping[str, Score]] = field(default_factory=dict)
     unchecked: set[str] = field(default_factory=set)
 
-    def add(self, series: Series, found: Sequence[Member], scored: Sequence[Member], device: torch.device) -> None:
+    def add(
+        self,
+        series: Series,
+        found: Sequence[Member],
+        scored: Sequence[Member],
+        metrics: Sequence[str],
+        device: torch.device,
+    ) -> None:
         """Score the snapshots of a series; runs as long as the paper's need none."""
         names = {member.run: named.run for member, named in zip(found, scored, strict=True)}
         short = {names[run]: folder for run, folder in find_short(series, found).items()}
@@ -43,7 +50,7 @@ class Snapshots:
         self.unchecked |= short.keys() - kept.keys()
         if kept:
             measures = series.facts.get_scale(series.scale).measures
-            self.scores |= score_snapshots(series.facts, series.name, kept, measures, device)
+            self.scores |= score_snapshots(series.facts, series.name, kept, metrics, measures, device)
 
     def attach(self, results: Results, folders: Mapping[str, RunFolder], device: torch.device) -> Results:
         """Return the results with those of the snapshots beside them."""
@@ -56,14 +63,15 @@ class Snapshots:
 
 
 class _Waiting(NamedTuple):
-    """A series whose scores are being measured, and whether it was trained here."""
+    """A series whose scores are being measured, whether it was trained here, its finished runs, and their metrics."""
 
     series: Series
     found: list[Member]
     trained: bool
-
-    def list_finished(self) -> list[RunFolder]:
-        return [self.series.folder(member) for member in self.found if member.state == "finished"]
+    runs: list[RunFolder]
+    metrics: list[str]
+    left_out: dict[str, dict[str, str]]
+    """Metrics that a run was known not to allow before, by run."""
 
 
 @dataclass
@@ -80,43 +88,48 @@ class SeriesScoring:
     runs: list[RunFolder] = field(default_factory=list)
     snapshots: Snapshots = field(default_factory=Snapshots)
     notes: list[str] = field(default_factory=list)
-    waiting: "_Waiting | None" = None
+    waiting: _Waiting | None = None
 
     def begin(self, series: Series, found: list[Member], ahead: ScoresAhead, *, trained: bool = True) -> None:
         """Begin to score the runs of a series, or score them at once; runs that were not `trained` here have scores."""
-        self.waiting = _Waiting(series, found, trained)
+        runs = [series.folder(member) for member in found if member.state == "finished"]
+        metrics = choose_metrics(series.facts, runs)
+        self.waiting = _Waiting(series, found, trained, runs, metrics, _read_left_out(runs, metrics))
         if not self.overlaps:
             self.finish(ahead)
             return
-        finished = self.waiting.list_finished()
         short = find_short(series, found).values() if self.has_verdicts else ()
         snapshots = [run.snapshot for run in short if has_snapshot(run)]
         measures = series.facts.get_scale(self.scale).measures
-        metrics = choose_metrics(series.facts, finished)
-        measure_ahead(ahead, finished, metrics if trained else (), measures, self.device)
+        measure_ahead(ahead, runs, metrics if trained else (), measures, self.device)
         measure_ahead(ahead, snapshots, metrics, measures, self.device)
 
     def finish(self, ahead: ScoresAhead) -> None:
         """Collect the scores of the series that was begun last, and measure what is missing."""
         if self.waiting is None:
             return
-        (series, found, trained), finished, self.waiting = self.waiting, self.waiting.list_finished(), None
+        waiting, self.waiting = self.waiting, None
+        series, found = waiting.series, waiting.found
         ahead.finish()
-        if trained and self.overlaps:
-            self._complete(series, finished)
+        metrics = [name for name in waiting.metrics if name not in ahead.unavailable]
+        if waiting.trained and self.overlaps:
+            measure_metrics(metrics, waiting.runs, self.device)  # what could not be measured ahead
+            self._report(waiting, ahead)
         scored = series.score(found, self.device)
         if self.has_verdicts:
-            self.snapshots.add(series, found, scored, self.device)
+            self.snapshots.add(series, found, scored, metrics, self.device)
         self.members += scored
         self.runs += [series.folder(member) for member in found]
 
-    def _complete(self, series: Series, runs: list[RunFolder]) -> None:
-        """Measure what could not be measured ahead, note what runs do not allow, and fill the tables of the sweep."""
-        measure_metrics(series.facts, runs, self.device)
-        left_out = {run.path.name: read_left_out(run) for run in runs}
-        self.notes += [note for note in describe_left_out({}, left_out) if note not in self.notes]
-        if runs:
-            Sweep(series.source.folder.path).write_tables()
+    def _report(self, waiting: _Waiting, ahead: ScoresAhead) -> None:
+        """Note which metrics are left out, and write the tables of the sweep, which measured nothing itself."""
+        notes = [ahead.unavailable[name] for name in waiting.metrics if name in ahead.unavailable]
+        notes += describe_left_out(waiting.left_out, _read_left_out(waiting.runs, waiting.metrics))
+        self.notes += [note for note in notes if note not in self.notes]
+        if waiting.runs:
+            folder = waiting.series.source.folder
+            with folder.locked():
+                Sweep(folder.path).write_tables()
 
     @property
     def overlaps(self) -> bool:
@@ -126,6 +139,12 @@ class SeriesScoring:
     @property
     def has_verdicts(self) -> bool:
         return self.scale != "smoke"
+
+
+def _read_left_out(runs: Sequence[RunFolder], metrics: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return which of the metrics each run does not allow, with reasons."""
+    reasons = {run.path.name: read_left_out(run) for run in runs}
+    return {run: {name: why for name, why in own.items() if name in metrics} for run, own in reasons.items()}
 
 
 def find_short(series: Series, found: Sequence[Member]) -> dict[str, RunFolder]:

@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 """Share of a statistic's variance up to which a deviation from a linear function of means is rounding."""
 
 CHOICES = 20_000
-"""Choices of one seed per cell, of which the share above 0 is counted."""
+"""Random choices of one seed per cell, which estimate the share above 0."""
 
 MAX_FREEDOM = 4.0
 """Degrees of freedom that a widened interval counts at most: the far tails of a bootstrap are not to be trusted."""
@@ -120,25 +120,40 @@ def estimate(cells: Cells, statistic: Callable[[Cells], np.ndarray], *, smooth: 
     if np.isnan(values).mean() > 1 - LEVEL:  # the statistic has no meaning in too many resamples
         return Estimate(value, math.nan, math.nan)
     low, high = (float(end) for end in np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-    width, freedom, spread = 0.0, _count_freedom(cells), math.nan
+    width, freedom, slopes = 0.0, _count_freedom(cells), None
     if smooth:
-        width, freedom, spread = _find_student_width(cells, statistic, rng)
+        width, freedom, slopes = _find_student_width(cells, statistic, rng)
     stretch = width / (high - low) if 0 < high - low < width else 1.0
     ends = min(low, value - stretch * (value - low)), max(high, value + stretch * (high - value))
-    chance = estimate_chance(cells, statistic, rng) if spread > 0 else None
+    spread, chance = estimate_single(cells, slopes, value, statistic, rng) if slopes else (math.nan, None)
     return Estimate(value, *ends, freedom, spread, chance)
 
 
-def estimate_chance(cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.random.Generator) -> Chance | None:
-    """Return how often a statistic of one seed of each cell is above 0; None if it always or never is.
+def estimate_single(
+    cells: Cells,
+    slopes: Mapping[Any, np.ndarray],
+    value: float,
+    statistic: Callable[[Cells], np.ndarray],
+    rng: np.random.Generator,
+) -> tuple[float, Chance | None]:
+    """Return the standard deviation of a statistic of one seed of each cell, and how often it is above 0.
 
-    The share is a mean over all choices of one seed per cell, estimated from some of them. Its variance is the sum over
-    cells of that of h_k(i) / n_k, where h_k(i) is the share of choices with seed i of cell k that are above 0
-    (hoeffding1948).
+    `slopes` are those of the statistic in the means of each cell. Both results are unknown if it is another function of
+    single seeds, as one that chooses a setting by the other seeds is; the share, if it is 0 or 1. The share is a mean
+    over all choices of one seed per cell, estimated from some of them. Its variance is the sum over cells of that of
+    h_k(i) / n_k, where h_k(i) is the share of choices with seed i of cell k that are above 0 (hoeffding1948).
     """
     chosen = {key: rng.integers(len(rows), size=CHOICES) for key, rows in cells.items()}
     single = statistic({key: rows[chosen[key], None] for key, rows in cells.items()})
-    above = np.where(single == 0, 0.5, single > 0)
+    linear = value + sum((rows[chosen[key]] - rows.mean(0)) @ slopes[key] for key, rows in cells.items())
+    spread = math.sqrt(sum(slope @ _covariance(cells[key], ddof=1) @ slope for key, slope in slopes.items()))
+    if not np.allclose(single, linear, rtol=0, atol=1e-6 * spread):
+        return math.nan, None
+    return spread, _estimate_share_above(cells, chosen, np.where(single == 0, 0.5, single > 0))
+
+
+def _estimate_share_above(cells: Cells, chosen: Mapping[Any, np.ndarray], above: np.ndarray) -> Chance | None:
+    """Return the share of choices above 0, with an interval over seeds."""
     share = float(above.mean())
     parts, seeds = [], np.array([len(rows) for rows in cells.values()])
     for key, rows in cells.items():
@@ -235,38 +250,43 @@ def _count_freedom(cells: Cells) -> float:
 
 def _find_student_width(
     cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.random.Generator
-) -> tuple[float, float, float]:
-    """Return the width of Student's interval, its degrees of freedom, and the spread of a single repetition.
+) -> tuple[float, float, dict[Any, np.ndarray] | None]:
+    """Return the width of Student's interval, and its (sum v_k)^2 / sum(v_k^2 / (n_k - 1)) degrees of freedom.
 
-    With the variance v_k that a cell of n_k seeds brings, the degrees of freedom are (sum v_k)^2 / sum(v_k^2 /
-    (n_k - 1)), and a repetition with one seed of each cell has the variance sum(n_k v_k).
+    The third result are the slopes of the statistic in the means of each cell; None if it is not linear in them.
     """
     fixed = {key: np.broadcast_to(rows, (RESAMPLES_PER_CELL, *rows.shape)) for key, rows in cells.items()}
-    parts = []
+    parts, slopes = [], {}
     for key, rows in cells.items():
         resampled = _resample(rows, RESAMPLES_PER_CELL, rng)
-        parts.append(_find_variance(rows, resampled, statistic({**fixed, key: resampled})))
+        *found, slopes[key] = _find_variance(rows, resampled, statistic({**fixed, key: resampled}))
+        parts.append(found)
     seeds = np.array([len(rows) for rows in cells.values()])
     linear, rest = np.array(parts).T
     variance = (linear + rest) * seeds / (seeds - 1)
     if not variance.sum() > 0:
-        return 0.0, _count_freedom(cells), math.nan
+        return 0.0, _count_freedom(cells), None
     freedom = float(variance.sum() ** 2 / (variance**2 / (seeds - 1)).sum())
-    spread = math.sqrt((variance * seeds).sum()) if rest.sum() < ROUNDING * linear.sum() else math.nan
-    return float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum())), freedom, spread
+    width = float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum()))
+    return width, freedom, slopes if rest.sum() < ROUNDING * linear.sum() else None
 
 
-def _find_variance(rows: np.ndarray, resampled: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+def _find_variance(rows: np.ndarray, resampled: np.ndarray, values: np.ndarray) -> tuple[float, float, np.ndarray]:
     """Return the variance of a statistic over all resamples of one cell in two parts, from its values for some of them.
 
     What a fit by the means m of the cell's scores explains has the variance b' C b / n, with the coefficients b and the
-    covariance C of the scores over seeds; only that of the rest is estimated.
+    covariance C of the scores over seeds; only that of the rest is estimated. The third result is b.
     """
     known = ~np.isnan(values)
     means, values = resampled[known].mean(1) - rows.mean(0), values[known] - values[known].mean()
     slopes = np.linalg.lstsq(means, values, rcond=None)[0]
-    of_means = np.atleast_2d(np.cov(rows, rowvar=False, bias=True)) / len(rows)
-    return float(slopes @ of_means @ slopes), float(np.var(values - means @ slopes))
+    explained = slopes @ _covariance(rows, ddof=0) @ slopes / len(rows)
+    return float(explained), float(np.var(values - means @ slopes)), slopes
+
+
+def _covariance(rows: np.ndarray, ddof: int) -> np.ndarray:
+    """Return the covariance of scores over seeds [score, score]."""
+    return np.atleast_2d(np.cov(rows, rowvar=False, ddof=ddof))
 
 
 def cell_means(cells: Cells) -> np.ndarray:

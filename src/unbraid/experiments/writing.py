@@ -4,7 +4,7 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from unbraid import atomic
 from unbraid._version import __version__
 from unbraid.config import FORMAT
 from unbraid.errors import UsageError
-from unbraid.experiments.base import REFINES, SCALES, Experiment, MissingResultsError, Results, Scale, Verdict
+from unbraid.experiments.base import REFINES, SCALES, Claim, Experiment, MissingResultsError, Results, Scale, Verdict
 from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_difference
 from unbraid.registry import Entry
 from unbraid.report.svg import figure_style
@@ -100,16 +100,21 @@ def refuse_replacing_whole(folder: Path, command: str) -> None:
         raise UsageError(f"{folder} holds the results of '{stored}'; choose another place for a part with --out.")
 
 
-def read_looks(record: Mapping[str, Any]) -> dict[str, int]:
-    """Return how often each claim of a stored record was judged; older records have one number for all."""
-    return {each["claim"]: each.get("looks", record.get("looks", 1)) for each in record["verdicts"]}
+def read_looks(record: Mapping[str, Any], claims: Iterable[Claim]) -> dict[str, int]:
+    """Return how often claims were judged by a stored record; older records have one number for all.
+
+    A claim that it does not have may be another one in other words, so it counts as often as any of them.
+    """
+    known = {each["claim"]: each.get("looks", record.get("looks", 1)) for each in record["verdicts"]}
+    most = max(known.values(), default=1)
+    return {claim.text: known.get(claim.text, most) for claim in claims}
 
 
-def count_looks(folder: Path, scale: str, runs: int) -> dict[str, int]:
+def count_looks(folder: Path, scale: str, runs: int, claims: Iterable[Claim]) -> dict[str, int]:
     """Return how often claims have been judged with this time, if a folder holds an earlier judgement of fewer runs."""
     try:
         stored = json.loads((folder / "verdicts.json").read_text("utf-8"))
-        before, at = read_looks(stored), (stored["scale"], stored["runs"])
+        before, at = read_looks(stored, claims), (stored["scale"], stored["runs"])
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return {}  # nothing has been judged here
     return {} if at[0] != scale else {claim: looks + (runs > at[1]) for claim, looks in before.items()}

@@ -5,12 +5,12 @@ import gc
 from collections.abc import Sequence
 
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import MissingExtraError, RunError
+from unbraid.errors import RunError
 from unbraid.memory import is_out_of_memory
 from unbraid.plugins import load_files
 from unbraid.progress import announce
 from unbraid.run import Run
-from unbraid.scoring import check_not_stopped, find_missing_metrics, score_subjects
+from unbraid.scoring import check_not_stopped, find_missing_metrics, score_missing
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.sources import Sources
@@ -74,22 +74,13 @@ def _train(
 
 
 def _score(runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None) -> list[str]:
-    notes: dict[str, None] = {}
-    failures: list[str] = []
-    subjects = []
+    failures, subjects = [], []
     for run in runs:
         try:
             subjects.append(Run(run, dataset=dataset).subject())
         except RunError as error:  # the other runs still get their scores
             failures.append(str(error))
-    for result in score_subjects(subjects, metrics, missing_only=True, stop=stop):
-        failures += result.failures
-        for name, error in result.skipped.items():
-            if isinstance(error, MissingExtraError):  # other reasons are in left-out.json
-                notes[f"{name} is left out: {error}"] = None
-    if failures:
-        raise RunError(failures[0])
-    return list(notes)
+    return score_missing(subjects, metrics, stop=stop, failures=failures)
 
 
 @functools.lru_cache(maxsize=1)
