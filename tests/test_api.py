@@ -121,6 +121,11 @@ def test_codes_that_are_not_finite_are_refused(run, number):
         run.decode(codes)
 
 
+def test_sparse_codes_are_decoded(run):
+    codes = torch.eye(run.model.space.width)
+    torch.testing.assert_close(run.decode(codes.to_sparse()), run.decode(codes))
+
+
 def test_samples_are_images_and_repeatable(run):
     first = run.sample(5)
     assert first.shape == (5, 1, 12, 12)

@@ -198,7 +198,7 @@ class Run:
         """
         width = self.model.space.width
         try:
-            tensor = codes if isinstance(codes, Tensor) else torch.from_numpy(np.array(codes))
+            tensor = codes.to_dense() if isinstance(codes, Tensor) else torch.from_numpy(np.array(codes))
             tensor = tensor.to(self.device, torch.float32)
         except (TypeError, ValueError, RuntimeError) as error:  # words, ragged lists, a tensor without data
             raise UsageError(f"Codes must be numbers of shape [n, {width}].") from error
