@@ -37,6 +37,10 @@ FACTS = Experiment(
     metrics=("mig/histogram-mean", "kl/closed-form"),
 )
 
+LEAN = replace(FACTS, series={"vae": {"recipe": "vae"}}, scales={name: Scale(TINY) for name in ("small", "paper")})
+ALSO_COHERENCE = replace(LEAN, metrics=(*LEAN.metrics, "coherence/classifier"))
+"""Asks for a metric of several modalities, which the runs do not have."""
+
 
 def read(members):
     return [{name: score.value for name, score in member.scores.items()} for member in members]
@@ -70,25 +74,22 @@ def test_an_experiment_scores_a_series_while_the_next_one_trains(in_turn, tmp_pa
 
 
 def test_a_metric_that_runs_do_not_allow_is_noted_and_asked_for_once(tmp_path, monkeypatch):
-    """A metric of several modalities, which these runs do not have, costs no second encoding of them."""
-    facts = replace(FACTS, metrics=(*FACTS.metrics, "coherence/classifier"))
-    expected = running._run_experiment(facts, "small", tmp_path / "in-turn", "cpu", None)[2]
+    """It costs no second encoding of these runs."""
+    expected = running._run_experiment(ALSO_COHERENCE, "small", tmp_path / "in-turn", "cpu", None)[2]
     encoded, encode = [], scoring._encode
     monkeypatch.setattr(SeriesScoring, "overlaps", True)
     monkeypatch.setattr(scoring, "_encode", lambda some: encoded.extend(some) or encode(some))
     with some_threads(2):
-        _, runs, notes = running._run_experiment(facts, "small", tmp_path / "ahead", "cpu", None)
+        _, runs, notes = running._run_experiment(ALSO_COHERENCE, "small", tmp_path / "ahead", "cpu", None)
     assert notes == expected
     assert notes
     assert len(encoded) == 2 * len(runs)  # each run and its snapshot
 
 
 def test_an_experiment_notes_only_the_metrics_that_it_asks_for(tmp_path, monkeypatch):
-    more = replace(FACTS, metrics=(*FACTS.metrics, "coherence/classifier"))
     monkeypatch.setattr(SeriesScoring, "overlaps", True)
-    first, other, again = (
-        running._run_experiment(facts, "small", tmp_path, "cpu", None)[2] for facts in (more, FACTS, more)
-    )
+    asked = (ALSO_COHERENCE, LEAN, ALSO_COHERENCE)
+    first, other, again = (running._run_experiment(facts, "small", tmp_path, "cpu", None)[2] for facts in asked)
     assert first
     assert not other
     assert not again  # nor what is known already
@@ -112,7 +113,7 @@ def fail_with(error, monkeypatch):
 def test_a_metric_that_needs_a_package_is_noted_and_asked_for_once(tmp_path, monkeypatch):
     encoded = fail_with(MissingExtraError("mig", "foo", "bar"), monkeypatch)
     with some_threads(2):
-        _, runs, notes = running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
+        _, runs, notes = running._run_experiment(LEAN, "small", tmp_path, "cpu", None)
     assert notes == ["mig/histogram-mean is left out: mig needs foo: pip install 'unbraid[bar]'."]
     assert len(encoded) == 2 * len(runs)
     assert not scoring.read_left_out(runs[0])  # the package can be installed
@@ -121,7 +122,7 @@ def test_a_metric_that_needs_a_package_is_noted_and_asked_for_once(tmp_path, mon
 def test_a_score_that_fails_ends_the_experiment(tmp_path, monkeypatch):
     fail_with(RunError("this does not fit in memory"), monkeypatch)
     with some_threads(2), pytest.raises(RunError, match="does not fit in memory"):
-        running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
+        running._run_experiment(LEAN, "small", tmp_path, "cpu", None)
 
 
 def test_stored_runs_are_not_measured_again(in_turn, tmp_path, monkeypatch):

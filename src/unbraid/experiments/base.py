@@ -172,9 +172,14 @@ class Evidence:
             return "inconclusive"
         if self.best_chance < MIN_CHANCE:
             return "does not hold"
-        if self.low < self.estimate.low and self.estimate.high < self.high:
+        if self.lies_inside:
             return "holds"
         return "does not hold" if self.lies_outside else "inconclusive"
+
+    @property
+    def lies_inside(self) -> bool:
+        """True if the whole interval lies in the range."""
+        return bool(self.low < self.estimate.low and self.estimate.high < self.high)
 
     @property
     def lies_outside(self) -> bool:

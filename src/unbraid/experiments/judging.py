@@ -12,7 +12,8 @@ Whoever adds seeds until a claim is settled will settle false ones, too: at the 
 """
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from unbraid.experiments.base import (
@@ -169,12 +170,20 @@ def count_needed_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1)
     That is the fewest with which the next look would come to a verdict, with intervals a tenth wider than expected.
     """
 
-    def settles(more: int) -> bool:
-        later = [foresee(each.estimate, seeds, more, looks).stretch(1.1) for each in evidence]
-        judged = [replace(each, estimate=own) for each, own in zip(evidence, later, strict=True)]
-        return combine_verdicts(judged) != "inconclusive"
+    def foresee_all(more: int) -> list[Evidence]:
+        return [replace(each, estimate=foresee(each.estimate, seeds, more, looks).stretch(1.1)) for each in evidence]
 
-    return next((more for more in range(seeds + 1, max(MAX_SEEDS, seeds + 1) + 1) if settles(more)), math.inf)
+    def find_first(condition: Callable[[Sequence[Evidence]], bool]) -> float:
+        """Return the fewest seeds with a condition that all larger numbers of seeds fulfil, too."""
+        counts = range(seeds + 1, max(MAX_SEEDS, seeds + 1) + 1)
+        place = bisect_left(counts, True, key=lambda more: condition(foresee_all(more)))
+        return counts[place] if place < len(counts) else math.inf
+
+    refuting = find_first(lambda later: combine_verdicts(later) == "does not hold")
+    holding = find_first(lambda later: all(each.lies_inside for each in later))
+    if holding < refuting and combine_verdicts(foresee_all(int(holding))) == "holds":
+        return holding
+    return refuting  # of differences that are above 0, but too small
 
 
 def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:
