@@ -73,7 +73,7 @@ def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
     return f"Runs of seeds {seeds[0]} to {seeds[-1]} of {series} were added ({how})."
 
 
-def count_looks_with(name: str, record: dict[str, Any], series: set[str], folder: Path) -> dict[str, int]:
+def count_looks_after_adding(name: str, record: dict[str, Any], series: set[str], folder: Path) -> dict[str, int]:
     """Return how often each claim was judged, once more for those that read a series with further runs."""
     stored, claims = read_results(folder / "runs.csv", name, record["scale"]), experiment[name].facts.claims
     more = {claim.text for claim in claims if series.intersection(find_series(claim, stored))}
@@ -87,7 +87,7 @@ def add_seeds(name: str, added: Path, out: Path) -> None:
     before, more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, added))
     facts = {key: before[key] + more[key] for key in ("minutes", "runs")}
     facts |= {"notes": [describe_addition(read_runs(added)[1], more)]}
-    looks = count_looks_with(name, before, {row["series"] for row in read_runs(added)[1]}, folder)
+    looks = count_looks_after_adding(name, before, {row["series"] for row in read_runs(added)[1]}, folder)
     facts["verdicts"] = [{**each, "looks": looks.get(each["claim"], 1)} for each in before["verdicts"]]
     earlier = (folder / "runs.csv").read_text("utf-8")
     write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])

@@ -142,6 +142,35 @@ SCORE = "elbo/sampled"
 ABOVE = Claim("above 0", find_mean("a", SCORE, low=0.0), trained=False)
 
 
+def two_series(gap, earlier_gap):
+    """Results of 60 seeds of two series, the second higher by `gap` on average, and by `earlier_gap` before."""
+    rng = np.random.default_rng(0)
+    first, second = (values - values.mean() for values in rng.standard_normal((2, 60)))
+
+    def members(by):
+        drawn = (("a", first), ("b", second + by))
+        return tuple(member(name, seed, {SCORE: x}) for name, values in drawn for seed, x in enumerate(values))
+
+    return Results(members(gap), earlier=Results(members(earlier_gap)))
+
+
+def test_a_small_difference_moves_away_from_no_bound():
+    higher = Claim("b is above a", compare_means("a", "b", SCORE, low=0.0))
+    small = judge(higher, two_series(0.01, 0.009))
+    assert small.verdict == "does not hold"
+    assert "two of three should" in small.why
+    assert "away from the bound" not in small.why
+
+
+def test_a_difference_of_the_other_sign_is_not_called_small():
+    higher = Claim("b is above a", compare_means("a", "b", SCORE, low=0.0))
+    lower = judge(higher, two_series(-1.0, -0.99))
+    assert lower.verdict == "does not hold"
+    assert lower.evidence[0].best_chance < 2 / 3
+    assert "two of three" not in lower.why
+    assert "away from the bound" in lower.why
+
+
 def test_seeds_that_decide_are_those_of_the_series_that_a_claim_reads():
     few, many = (made_up({(name, 1): {SCORE: mean}}, seeds=n) for name, mean, n in (("b", 0.0, 4), ("a", 0.001, 30)))
     results = Results((*few.members, *many.members))

@@ -1,6 +1,6 @@
 """When the series of an experiment are scored, and the scores of their runs before the last fifth of training."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -94,7 +94,7 @@ class SeriesScoring:
         """Begin to score the runs of a series, or score them at once; runs that were not `trained` here have scores."""
         runs = [series.folder(member) for member in found if member.state == "finished"]
         metrics = choose_metrics(series.facts, runs)
-        self.waiting = _Waiting(series, found, trained, runs, metrics, _read_left_out(runs, metrics))
+        self.waiting = _Waiting(series, found, trained, runs, metrics, _read_left_out(runs))
         if not self.overlaps:
             self.finish(ahead)
             return
@@ -124,7 +124,7 @@ class SeriesScoring:
     def _report(self, waiting: _Waiting, ahead: ScoresAhead) -> None:
         """Note which metrics are left out, and write the tables of the sweep, which measured nothing itself."""
         notes = [ahead.unavailable[name] for name in waiting.metrics if name in ahead.unavailable]
-        notes += describe_left_out(waiting.left_out, _read_left_out(waiting.runs, waiting.metrics))
+        notes += describe_left_out(waiting.left_out, _read_left_out(waiting.runs))
         self.notes += [note for note in notes if note not in self.notes]
         if waiting.runs:
             folder = waiting.series.source.folder
@@ -141,10 +141,9 @@ class SeriesScoring:
         return self.scale != "smoke"
 
 
-def _read_left_out(runs: Sequence[RunFolder], metrics: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return which of the metrics each run does not allow, with reasons."""
-    reasons = {run.path.name: read_left_out(run) for run in runs}
-    return {run: {name: why for name, why in own.items() if name in metrics} for run, own in reasons.items()}
+def _read_left_out(runs: Sequence[RunFolder]) -> dict[str, dict[str, str]]:
+    """Return the metrics that each run does not allow, with reasons."""
+    return {run.path.name: read_left_out(run) for run in runs}
 
 
 def find_short(series: Series, found: Sequence[Member]) -> dict[str, RunFolder]:

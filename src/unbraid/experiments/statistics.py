@@ -43,7 +43,7 @@ Cells = Mapping[Any, np.ndarray]
 class Chance(NamedTuple):
     """The share of repetitions in which a statistic is above 0, with its 90% interval.
 
-    Intervals are symmetric in the quantile of the Normal distribution that belongs to a share.
+    Intervals are symmetric on the scale of Normal quantiles.
     """
 
     value: float
