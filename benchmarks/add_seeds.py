@@ -11,6 +11,7 @@ they are. `benchmarks/run_papers.py` prints this command after it has trained fu
 import argparse
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,13 @@ def count_looks_after_adding(name: str, record: dict[str, Any], series: set[str]
     return {claim: looks + (claim in more) for claim, looks in read_looks(record, claims).items()}
 
 
-def add_seeds(name: str, added: Path, out: Path) -> None:
-    """Add runs to the results of an experiment, and judge it again."""
+def add_seeds(name: str, added: Path, out: Path, notes: Sequence[str] = ()) -> None:
+    """Add runs to the results of an experiment with notes about them, and judge it again."""
     folder = out / name
     columns, rows = join_runs(folder, added)
     before, more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, added))
     facts = {key: before[key] + more[key] for key in ("minutes", "runs")}
-    facts |= {"notes": [describe_addition(read_runs(added)[1], more)]}
+    facts |= {"notes": [describe_addition(read_runs(added)[1], more), *notes]}
     looks = count_looks_after_adding(name, before, {row["series"] for row in read_runs(added)[1]}, folder)
     facts["verdicts"] = [{**each, "looks": looks.get(each["claim"], 1)} for each in before["verdicts"]]
     earlier = (folder / "runs.csv").read_text("utf-8")
@@ -103,8 +104,9 @@ def main() -> None:
     parser.add_argument("name", help="the experiment, PAPER/ID")
     parser.add_argument("added", type=Path, help="the folder of results with further seeds")
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--note", action="append", default=[], help="a sentence about these runs for the page")
     arguments = parser.parse_args()
-    add_seeds(arguments.name, arguments.added, arguments.out)
+    add_seeds(arguments.name, arguments.added, arguments.out, arguments.note)
 
 
 if __name__ == "__main__":

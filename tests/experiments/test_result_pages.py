@@ -180,15 +180,17 @@ ADDED_TO = "split2020/fig3"
 def test_added_seeds_are_judged_together_with_the_others(stored):
     results, more = stored
     before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
-    add_seeds.add_seeds(ADDED_TO, more, results)
+    add_seeds.add_seeds(ADDED_TO, more, results, ["Seed 20 was left out."])
     after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
     assert after["runs"] == 2 * before["runs"]  # `more` says it has as many
-    assert [each["looks"] for each in after["verdicts"]] == [2, 1, 1]  # the others do not read VAE
+    looks = [[each["looks"] for each in record["verdicts"]] for record in (before, after)]
+    assert np.subtract(looks[1], looks[0]).tolist() == [1, 0, 0]  # the others do not read VAE
     columns, rows = add_seeds.read_runs(results / ADDED_TO)
     assert [row["seed"] for row in rows if row["series"] == "VAE"] == [str(seed) for seed in range(20)]
     assert columns == add_seeds.read_runs(RESULTS / ADDED_TO)[0]
     page = (results / ADDED_TO / "README.md").read_text()
     assert "- Runs of seeds 10 to 19 of VAE were added" in page
+    assert "\n- Seed 20 was left out.\n" in page
     assert "| VAE | 20 |" in page
     figures = [folder / ADDED_TO / "figure.png" for folder in (results, RESULTS)]
     assert figures[0].read_bytes() != figures[1].read_bytes()  # drawn anew, with all runs
