@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 from unbraid.printable import escape, shorten
 
@@ -10,6 +11,16 @@ class UnbraidError(Exception):
     """Base of all errors that unbraid raises on purpose; the command line prints them without a traceback."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between processes with message and attributes, whatever the arguments of the class are."""
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[UnbraidError], args: tuple[Any, ...], attributes: dict[str, Any]) -> UnbraidError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class UsageError(UnbraidError):

@@ -131,7 +131,7 @@ class Run:
             for cached in ("model", "evaluation"):
                 self.__dict__.pop(cached, None)
         _ = self.model  # loading it checks the files, before data are loaded
-        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows))
+        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows), rows)
 
     @cached_property
     def columns(self) -> tuple[TableColumn, ...]:
@@ -316,12 +316,18 @@ class Run:
 
 
 def score_runs(
-    runs: Sequence[Run], *names: str, rows: int | None = None, save: bool = True, **settings: Any
+    runs: Sequence[Run],
+    *names: str,
+    rows: int | None = None,
+    save: bool = True,
+    in_processes: bool = False,
+    **settings: Any,
 ) -> Iterator[tuple[Run, list[Score]]]:
     """Score several runs on the same data, as `Run.score` does, and yield each with its new scores.
 
     Metrics that compare models with each other, such as `udr`, see all of them. A metric that fails raises an error
-    after all others are measured and stored.
+    after all others are measured and stored. With `in_processes`, models and data are those of the runs' folders, so
+    that processes may load and score them.
     """
     for run in runs if save else ():
         run.folder.check_writable("scores")
@@ -337,7 +343,8 @@ def score_runs(
         subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
     chosen = names or choose_default_metrics(run.model.space for run in runs)
     failures: list[str] = []
-    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names, save=save), strict=True):
+    found = score_subjects(subjects, chosen, settings, required=names, save=save, in_processes=in_processes)
+    for run, result in zip(runs, found, strict=True):
         scores = [score for several in result.scores.values() for score in several]
         run.notes = [*describe_skipped(result.skipped), *describe_repeats(scores)]
         failures += result.failures

@@ -3,25 +3,28 @@
 import csv
 import shutil
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
-from unbraid import scores_ahead, scoring
-from unbraid.errors import MissingExtraError, RunError, UsageError
-from unbraid.experiments import Scale, running
+from unbraid import scoring, scoring_pool
+from unbraid.errors import RunError, UsageError
+from unbraid.experiments import Scale, measuring, running
 from unbraid.experiments.base import Experiment
 from unbraid.experiments.measuring import measure_ahead, measure_all
 from unbraid.experiments.series_scoring import SeriesScoring
 from unbraid.experiments.stored_runs import Source
-from unbraid.metrics import background
+from unbraid.metrics import metric
+from unbraid.plugins import load_files
 from unbraid.scores_ahead import ScoresAhead
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
-from unbraid.threads import some_threads
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes score on Linux only")
+
+CPU = torch.device("cpu")
 
 TINY = {"data": "sprites-small", "data.positions": 4, "network": "mlp", "encoder.hidden": (8,)}
 TINY |= {"decoder.hidden": (8,), "z": 2, "batch": 16, "steps": 20, "seed": range(2)}
@@ -54,12 +57,12 @@ def in_turn(tmp_path_factory):
 
 
 def test_an_experiment_scores_a_series_while_the_next_one_trains(in_turn, tmp_path, monkeypatch):
-    order, train, collect = [], running._Training.run_series, ScoresAhead._finish_first
+    order, train, collect = [], running._Training.run_series, ScoresAhead.finish
     monkeypatch.setattr(SeriesScoring, "overlaps", True)
     monkeypatch.setattr(running._Training, "run_series", lambda *own: order.append(own[1]) or train(*own))
-    monkeypatch.setattr(ScoresAhead, "_finish_first", lambda self: order.append("collect") or collect(self))
-    with some_threads(2):
-        found, runs, _ = running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
+    monkeypatch.setattr(ScoresAhead, "finish", lambda self: order.append("collect") or collect(self))
+    monkeypatch.setattr(measuring, "score_missing", lambda *_: pytest.fail("a score was left to this process"))
+    found, runs, _ = running._run_experiment(FACTS, "small", tmp_path, "cpu", None)
     assert order[:3] == ["vae", "beta-vae", "collect"]
     expected, _ = in_turn
     sweep = Sweep(runs[0].path.parents[1])
@@ -76,14 +79,12 @@ def test_an_experiment_scores_a_series_while_the_next_one_trains(in_turn, tmp_pa
 def test_a_metric_that_runs_do_not_allow_is_noted_and_asked_for_once(tmp_path, monkeypatch):
     """It costs no second encoding of these runs."""
     expected = running._run_experiment(ALSO_COHERENCE, "small", tmp_path / "in-turn", "cpu", None)[2]
-    encoded, encode = [], scoring._encode
     monkeypatch.setattr(SeriesScoring, "overlaps", True)
-    monkeypatch.setattr(scoring, "_encode", lambda some: encoded.extend(some) or encode(some))
-    with some_threads(2):
-        _, runs, notes = running._run_experiment(ALSO_COHERENCE, "small", tmp_path / "ahead", "cpu", None)
+    monkeypatch.setattr(measuring, "score_missing", lambda *_: pytest.fail("it was asked for again"))
+    _, runs, notes = running._run_experiment(ALSO_COHERENCE, "small", tmp_path / "ahead", "cpu", None)
     assert notes == expected
     assert notes
-    assert len(encoded) == 2 * len(runs)  # each run and its snapshot
+    assert "coherence/classifier" in scoring.read_left_out(runs[0])
 
 
 def test_an_experiment_notes_only_the_metrics_that_it_asks_for(tmp_path, monkeypatch):
@@ -95,34 +96,41 @@ def test_an_experiment_notes_only_the_metrics_that_it_asks_for(tmp_path, monkeyp
     assert not again  # nor what is known already
 
 
-def fail_with(error, monkeypatch):
-    """Let a metric fail with an error, and count the models that are encoded."""
-    encoded, encode, measure = [], scoring._encode, scoring._measure_within_memory
+@pytest.fixture
+def with_metric(tmp_path, monkeypatch):
+    """Register a metric of a user's file, which processes import, too; it raises the error that the text makes."""
 
-    def fail(name, *rest):
-        if name == "mig/histogram-mean":
-            raise error
-        return measure(name, *rest)
+    def register(name, error):
+        path = tmp_path / f"{name}.py"
+        path.write_text(
+            "from unbraid.errors import MissingExtraError, RunError\n"
+            "from unbraid.metrics import metric\n"
+            f'@metric("{name}/own", reference="none")\n'
+            f'def fail(evaluation):\n    """Fail."""\n    raise {error}\n'
+        )
+        monkeypatch.setenv("UNBRAID_WITH", "")
+        monkeypatch.setattr(metric, "_entries", dict(metric._entries))  # for this test only
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        load_files([path])
+        monkeypatch.setattr(SeriesScoring, "overlaps", True)
+        return replace(LEAN, metrics=(*LEAN.metrics, f"{name}/own"))
 
-    monkeypatch.setattr(scoring, "_measure_within_memory", fail)
-    monkeypatch.setattr(scoring, "_encode", lambda some: encoded.extend(some) or encode(some))
-    monkeypatch.setattr(SeriesScoring, "overlaps", True)
-    return encoded
+    return register
 
 
-def test_a_metric_that_needs_a_package_is_noted_and_asked_for_once(tmp_path, monkeypatch):
-    encoded = fail_with(MissingExtraError("mig", "foo", "bar"), monkeypatch)
-    with some_threads(2):
-        _, runs, notes = running._run_experiment(LEAN, "small", tmp_path, "cpu", None)
-    assert notes == ["mig/histogram-mean is left out: mig needs foo: pip install 'unbraid[bar]'."]
-    assert len(encoded) == 2 * len(runs)
+def test_a_metric_that_needs_a_package_is_noted_and_asked_for_once(with_metric, tmp_path, monkeypatch):
+    facts = with_metric("lacking", 'MissingExtraError("mig", "foo", "bar")')
+    monkeypatch.setattr(measuring, "score_missing", lambda *_: pytest.fail("it was asked for again"))
+    _, runs, notes = running._run_experiment(facts, "small", tmp_path / "runs", "cpu", None)
+    assert notes == ["lacking/own is left out: mig needs foo: pip install 'unbraid[bar]'."]
     assert not scoring.read_left_out(runs[0])  # the package can be installed
 
 
-def test_a_score_that_fails_ends_the_experiment(tmp_path, monkeypatch):
-    fail_with(RunError("this does not fit in memory"), monkeypatch)
-    with some_threads(2), pytest.raises(RunError, match="does not fit in memory"):
-        running._run_experiment(LEAN, "small", tmp_path, "cpu", None)
+def test_a_score_that_fails_ends_the_experiment(with_metric, tmp_path):
+    facts = with_metric("failing", 'RunError("this does not fit in memory")')
+    with pytest.raises(RunError, match="does not fit in memory"):
+        running._run_experiment(facts, "small", tmp_path / "runs", "cpu", None)
 
 
 def test_stored_runs_are_not_measured_again(in_turn, tmp_path, monkeypatch):
@@ -149,66 +157,41 @@ def unscored(in_turn, tmp_path):
     return copy
 
 
+def wait_for_scores(run, count):
+    while len(run.read_lines("scores")) < count:
+        time.sleep(0.05)
+
+
 def test_what_is_done_is_stored_if_an_error_ends_the_block(in_turn, tmp_path):
-    run, device = unscored(in_turn, tmp_path), torch.device("cpu")
-    with pytest.raises(ZeroDivisionError), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, [run], (), {"few trees": FOREST}, device)
-        (((scoring,), _),) = ahead._under_way
-        while not scoring.schedule.is_done("dci/random-forest"):
-            pass
-        assert not run.read_lines("scores")
+    run = unscored(in_turn, tmp_path)
+    with pytest.raises(ZeroDivisionError), ScoresAhead(CPU) as ahead:
+        measure_ahead(ahead, [run], (), {"few trees": FOREST})
+        wait_for_scores(run, 3)
         _ = 1 / 0
     value = {line["part"]: line["value"] for line in run.read_lines("scores")}["disentanglement"]
     assert value == read(in_turn[0].members)[0]["few trees"]
 
 
-def test_ctrl_c_while_scores_are_collected_keeps_those_that_are_done(in_turn, tmp_path, monkeypatch):
-    run, calls, collect = unscored(in_turn, tmp_path), [], background._Crew.collect
-    both = {name: MEASURES[name] for name in ("few trees", "fewer rows")}
-
-    def interrupt(crew, place):
-        calls.append(place)
-        if len(calls) == 1:
-            while not all(crew.has(each) for each in (0, 1)):
-                pass
-            raise KeyboardInterrupt
-        return collect(crew, place)
-
-    monkeypatch.setattr(background._Crew, "collect", interrupt)
-    with pytest.raises(KeyboardInterrupt), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, [run], (), both, torch.device("cpu"))
-        ahead.finish()
-    assert len([line for line in run.read_lines("scores") if line["part"] == "disentanglement"]) == 2
-
-
-def test_a_score_that_the_data_do_not_allow_is_refused_at_once(in_turn, tmp_path):
-    run = unscored(in_turn, tmp_path)
+def test_a_score_that_the_data_do_not_allow_is_refused(in_turn, tmp_path):
     wrong = {"of a colour": ("sap/linear-svm", {"factors": ("colour",)})}
-    with pytest.raises(UsageError, match="colour"), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, [run], (), wrong, torch.device("cpu"))
-        pytest.fail("nothing was refused")
+    with ScoresAhead(CPU) as ahead:
+        measure_ahead(ahead, [unscored(in_turn, tmp_path)], (), wrong)
+        with pytest.raises(UsageError, match="colour"):
+            ahead.finish()
 
 
-def test_what_is_not_done_is_dropped_and_measured_when_it_is_asked_for(in_turn, tmp_path, monkeypatch):
-    run, device = unscored(in_turn, tmp_path), torch.device("cpu")
-    monkeypatch.setattr(background._Crew, "has", lambda *_: False)
-    with pytest.raises(KeyboardInterrupt), some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, [run], (), MEASURES, device)
-        raise KeyboardInterrupt
-    assert {line["metric"] for line in run.read_lines("scores")} == {"kl"}  # measured at once
-    scores = measure_all([run], MEASURES, device)[run]
+def test_what_a_process_leaves_undone_is_measured_when_it_is_asked_for(in_turn, tmp_path, monkeypatch):
+    run, score = unscored(in_turn, tmp_path), scoring_pool._Worker.score
+
+    def die(worker, job):
+        worker.process.kill()
+        return score(worker, job)
+
+    monkeypatch.setattr(scoring_pool._Worker, "score", die)
+    with ScoresAhead(CPU) as ahead:
+        measure_ahead(ahead, [run], (), MEASURES)
+    assert not run.read_lines("scores")
+    scores = measure_all([run], MEASURES, CPU)[run]
     assert {name: scores[name].value for name in MEASURES} == {
         name: read(in_turn[0].members)[0][name] for name in MEASURES
     }
-
-
-def test_no_more_than_two_parts_are_under_way(in_turn, tmp_path, monkeypatch):
-    monkeypatch.setattr(scores_ahead, "split_for_encoding", lambda subjects: [[subject] for subject in subjects])
-    most = []
-    collect = ScoresAhead._finish_first
-    monkeypatch.setattr(ScoresAhead, "_finish_first", lambda self: most.append(len(self._under_way)) or collect(self))
-    run = unscored(in_turn, tmp_path)
-    with some_threads(2), ScoresAhead() as ahead:
-        measure_ahead(ahead, [run] * 4, (), {"few trees": FOREST}, torch.device("cpu"))
-    assert most == [2, 2, 2, 1]
-    assert len([line for line in run.read_lines("scores") if line["part"] == "disentanglement"]) == 4

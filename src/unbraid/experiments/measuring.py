@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from unbraid.data import keep_loaded
 from unbraid.experiments.base import Experiment
 from unbraid.metrics import Score, metric
 from unbraid.metrics.background import Requests
@@ -14,7 +13,7 @@ from unbraid.metrics.base import expand
 from unbraid.report.tables import Member
 from unbraid.run import Run, score_runs
 from unbraid.scores_ahead import ScoresAhead
-from unbraid.scoring import Subject, find_missing_metrics, score_missing
+from unbraid.scoring import find_missing_metrics, score_missing
 from unbraid.store import RunFolder
 
 Measures = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -54,21 +53,12 @@ def measure_all(
 
 
 def measure_ahead(
-    ahead: ScoresAhead,
-    folders: Sequence[RunFolder],
-    metrics: Sequence[str],
-    measures: Measures,
-    device: torch.device,
+    ahead: ScoresAhead, folders: Sequence[RunFolder], metrics: Sequence[str], measures: Measures
 ) -> None:
     """Begin to measure what `measure_metrics` and `measure_all` will ask for, except what compares models."""
-    asked: list[tuple[Subject, Requests]] = []
-    with keep_loaded():  # models that share their data are encoded together
-        for folder in folders:
-            wanted = _list_missing(folder, metrics, measures)
-            if wanted:
-                folder.check_writable("scores")
-                subject = Run(folder, device=device).subject()
-                asked += [(subject, each) for each in wanted]
+    asked = [(folder, wanted) for folder in folders if (wanted := _list_missing(folder, metrics, measures))]
+    for folder, _ in asked:
+        folder.check_writable("scores")
     ahead.add(asked, required={name for name, _ in _list_metrics(measures)})
 
 

@@ -155,7 +155,7 @@ def _run_experiment(
     training = _Training(facts, scale, root, device, scores_later=scoring.overlaps)
     sweeps = facts.build_sweeps(scale)
     stored = find_stored(facts, scale, sweeps, source) if source else None
-    with ScoresAhead() as ahead:
+    with ScoresAhead(scoring.device) as ahead:
         for name, settings in sweeps.items():
             taken = stored.runs.get(name) if stored else None
             series, found = taken or training.run_series(name, settings)

@@ -101,8 +101,8 @@ class SeriesScoring:
         short = find_short(series, found).values() if self.has_verdicts else ()
         snapshots = [run.snapshot for run in short if has_snapshot(run)]
         measures = series.facts.get_scale(self.scale).measures
-        measure_ahead(ahead, runs, metrics if trained else (), measures, self.device)
-        measure_ahead(ahead, snapshots, metrics, measures, self.device)
+        measure_ahead(ahead, runs, metrics if trained else (), measures)
+        measure_ahead(ahead, snapshots, metrics, measures)
 
     def finish(self, ahead: ScoresAhead) -> None:
         """Collect the scores of the series that was begun last, and measure what is missing."""

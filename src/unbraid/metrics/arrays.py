@@ -112,9 +112,6 @@ class RealFactorError(UsageError):
         super().__init__(f"{problem} {FACTOR_BINS}=20 cuts it into 20 bins; {' and '.join(able)} have this setting.")
         self.problem = problem
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problem,)
-
 
 def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
     """Return discrete factors (numbers, words, booleans) as `FactorLabels`; one factor may be a flat array.

@@ -314,12 +314,11 @@ class GroupTraining:
     def finish(self) -> list[str]:
         """Write the final weights of finished members, and return how each member ended.
 
-        A group is first saved as a whole: if it is killed between two members, it finishes as the same group, since a
-        member that trains alone is rounded differently. If every member has diverged, the checkpoints stay for
-        inspection; otherwise they are removed.
+        A group that is killed between two members continues as a whole from its last checkpoint, since a member that
+        trains alone is rounded differently. If every member has diverged, the checkpoints stay for inspection;
+        otherwise they are removed.
         """
-        if len(self.folders) > 1:
-            self.checkpoint()
+        self.drop_diverged()
         for member, folder in self.running.items():
             folder.save_model(self.state.final_tensors(member))
         self.write_status("finished")

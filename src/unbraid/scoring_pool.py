@@ -1,0 +1,112 @@
+"""Processes that score runs side by side, each with a core and a context on the GPU of its own.
+
+To score a model on a GPU is mostly to start small kernels, which keeps one core busy and the GPU idle. So several
+processes load runs from their folders and score them at once. They are started as programs (`scoring_worker`), not
+forked, because a forked process cannot use a GPU; and without the main module of this process, which may be a user's
+script that would run again.
+
+A process stores scores in the run's folder as soon as it has them. What a process could not do, for any reason, is
+left to whoever waits for it.
+"""
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from unbraid.errors import UnbraidError
+from unbraid.scoring import Job, Result
+
+BYTES_OF_A_PROCESS = 3 * 2**30
+"""Memory of the GPU that a process may take: its context, a data set, and the codes of one model."""
+
+STARTED_PER_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def count_processes(device: torch.device, jobs: int, cores: int | None = None) -> int:
+    """Return how many processes can score at once: one per core, as many as there are jobs and as the GPU has room."""
+    most = min(jobs, torch.get_num_threads() if cores is None else cores)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        most = min(most, free // BYTES_OF_A_PROCESS)
+    return max(1, most)
+
+
+class ScoringPool:
+    """Up to `processes` processes that score runs on a device; each is started when there is work for it."""
+
+    def __init__(self, device: torch.device, processes: int) -> None:
+        self.device = device
+        self._threads = ThreadPoolExecutor(processes, "scoring")  # each waits for one process
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+
+    def submit(self, job: Job) -> "Future[list[Result] | UnbraidError | None]":
+        """Begin to score a run; the result is one per request, the error that refused it, or None if that failed."""
+        return self._threads.submit(self._score, job)
+
+    def _score(self, job: Job) -> list[Result] | UnbraidError | None:
+        try:
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            try:
+                worker = _Worker(self.device)
+            except OSError:  # a machine has many ways to refuse processes
+                return None
+            self._workers.append(worker)
+        try:
+            found = worker.score(job)
+        except (EOFError, OSError):  # the process is gone
+            return None
+        self._idle.put(worker)
+        return found
+
+    def close(self) -> None:
+        """End all processes, whatever they are at; scores that they have stored stay."""
+        for worker in self._workers:
+            worker.process.terminate()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Worker:
+    """A process that scores one run at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "unbraid.scoring_worker", str(theirs.fileno()), str(device)]
+            source = str(Path(__file__).parents[1])  # where this package is, also if only this process knows
+            known = [path for path in (source, os.environ.get("PYTHONPATH")) if path]
+            environment = {**os.environ, **STARTED_PER_CORE, "PYTHONPATH": os.pathsep.join(known), "UNBRAID_QUIET": "1"}
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # an error comes back as a result, or is met again by whoever waits
+            )
+        self.connection = Connection(ours.detach())
+
+    def score(self, job: Job) -> list[Result] | UnbraidError | None:
+        self.connection.send(job)
+        return self.connection.recv()
+

@@ -1,0 +1,73 @@
+"""A process of a `ScoringPool`: python -m unbraid.scoring_worker FILE_DESCRIPTOR DEVICE."""
+
+import os
+import signal
+import sys
+import warnings
+from multiprocessing.connection import Connection
+
+import torch
+
+from unbraid.data import keep_loaded
+from unbraid.errors import UnbraidError
+from unbraid.metrics import Evaluation, metric
+from unbraid.plugins import load_files
+from unbraid.run import Run
+from unbraid.scoring import Job, Result, Subject
+from unbraid.store import RunFolder
+from unbraid.threads import blas_threads
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
+    os.nice(5)  # a training beside it goes first
+    warnings.simplefilter("ignore")
+    connection, scorer = Connection(int(sys.argv[1])), _Scorer(torch.device(sys.argv[2]))
+    torch.set_num_threads(1)
+    load_files(())  # those that the environment names
+    with keep_loaded(), blas_threads(1):
+        while True:
+            try:
+                job = connection.recv()
+            except EOFError:  # the first process is done, or gone
+                return
+            connection.send(scorer.score(job))
+
+
+class _Scorer:
+    """Scores one run after the other; runs on the same rows share what does not depend on the model."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.last: Evaluation | None = None
+
+    def score(self, job: Job) -> list[Result] | UnbraidError | None:
+        """Score a run; return the error that refuses a request, or None if the first process should try itself."""
+        if any(name not in metric for requests in job.requests for name in requests):
+            return None  # a metric that only the first process knows
+        try:
+            subject = self._load(job)
+        except Exception:
+            return None  # data that only the first process has, or no memory
+        try:
+            return job.score(subject)
+        except UnbraidError as error:
+            return error
+        except Exception:
+            return None
+        finally:
+            subject.evaluation.forget()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # for the other processes
+
+    def _load(self, job: Job) -> Subject:
+        subject = Run(RunFolder(job.folder), device=self.device).subject(job.rows)
+        evaluation, last = subject.evaluation, self.last
+        if last is not None and last.dataset is evaluation.dataset and torch.equal(last.rows, evaluation.rows):
+            evaluation.shared = last.shared
+        self.last = evaluation
+        return subject
+
+
+if __name__ == "__main__":
+    main()
