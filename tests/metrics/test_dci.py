@@ -294,6 +294,12 @@ def test_cuda_codes_are_boosted_where_they_are():
     assert there == pytest.approx(values(dci(CODES, FACTORS, predictor="booster")), abs=1e-3)
 
 
+@pytest.mark.gpu
+def test_forests_of_cuda_codes_score_as_scikit_learns():
+    there = values(dci(torch.tensor(CODES, device="cuda"), FACTORS, predictor="random-forest"))
+    assert there == pytest.approx(values(dci(CODES, FACTORS, predictor="random-forest")), abs=0.06)
+
+
 @pytest.mark.slow
 def test_gap_to_gbt_on_more_rows(record_property):
     codes, factors = oracle_data(6000, 5)

@@ -31,22 +31,30 @@ from unbraid.networks.epilogue import Epilogue, pack
 from unbraid.networks.picture_kernels import Gradient, Product
 
 HOPPER = GPUTarget("cuda", 90, 32)
-TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
+TYPES = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 BF16, F32 = torch.bfloat16, torch.float32
 
 
 def compile_launch(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[int, list[str]]:
     """Return the bytes of shared memory of a launch, specialised as Triton does it, and its races."""
-    options = {key: constants.pop(key) for key in ("num_warps", "num_stages", "maxnreg") if key in constants}
-    constants.pop("writes")
+    options = {key: constants.pop(key) for key in OPTIONS if key in constants}
+    constants.pop("writes", None)
     signature, values, attributes = {}, dict[tuple[int, ...], Any](), {}
     for place, name in enumerate(kernel.arg_names):
         given = constants[name] if name in constants else arguments[place]
-        if name in constants or (not isinstance(given, Tensor) and given == 1):
+        specialised = isinstance(given, Tensor) or not kernel.params[place].do_not_specialize
+        if name in constants or (specialised and not isinstance(given, Tensor) and given == 1):
             signature[name], values[place,] = "constexpr", given
             continue
         signature[name] = TYPES[given.dtype] if isinstance(given, Tensor) else "i32"
-        if isinstance(given, Tensor) or given % 16 == 0:
+        if isinstance(given, Tensor) or (specialised and given % 16 == 0):
             attributes[place,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, values, attributes)
     chosen = {key: value for key, value in options.items() if value is not None}

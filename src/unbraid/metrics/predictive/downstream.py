@@ -7,7 +7,8 @@ most. Near 1, the code makes learning easy; it may exceed 1 by chance and does n
 | protocol        | classifier                                                                                      |
 |-----------------|-------------------------------------------------------------------------------------------------|
 | `logistic`      | softmax regression (C = 1) on standardised codes                                                |
-| `random-forest` | 30 trees: finds a factor anywhere in the code, linear or not                                    |
+| `random-forest` | 30 trees: finds a factor anywhere in the code, linear or not; scikit-learn's, or on CUDA ours,  |
+|                 | which is the same algorithm with other random numbers                                           |
 
 The training sets are nested, and the test rows are the same for all. If there are too few rows for the most labels, all
 rows that are not for testing are used, and the score is named by their number (`6667-labels`).
@@ -60,6 +61,7 @@ downstream_metric = partial(
     settings="labels test trees resamples",
     defaults={"resamples": 0},
     core_seconds=5.0,
+    prefers_gpu=True,
 )
 def downstream(
     codes: Any,
@@ -153,7 +155,8 @@ class _Prediction(NamedTuple):
             predicted = model.predict(x_test)
         else:
             targets = [Target(column, int(column.max()) + 1) for column in self.labels[train].T]
-            problem = Problem(self.codes[train], self.codes[test], targets, seed=self.seed, trees=self.trees)
+            codes = self.codes[train], self.codes[test]
+            problem = Problem(*codes, targets, seed=self.seed, device=self.device, trees=self.trees)
             predicted = np.stack([fit.test for fit in random_forest(problem)], axis=1)
         return predicted == self.labels[test], model
 

@@ -4,7 +4,8 @@
 |-----------------|----------------------------------------------------------------------|--------------------------|
 | `gbt`           | scikit-learn's gradient boosting with its defaults (locatello2019)   | drop of squared error    |
 | `booster`       | the same algorithm with binned codes, all trees at once, CPU or CUDA | drop of squared error    |
-| `random-forest` | scikit-learn's random forest with its defaults (eastwood2018)        | drop of impurity         |
+| `random-forest` | scikit-learn's random forest with its defaults (eastwood2018), or    | drop of impurity         |
+|                 | `forest` on CUDA: the same algorithm with other random numbers       |                          |
 | `lasso`         | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
 
 Discrete factors get a classifier, real factors the regressor of the same family. `lasso` takes every factor as a
@@ -23,6 +24,7 @@ import torch
 
 from unbraid.errors import UsageError, unknown
 from unbraid.metrics.predictive.booster import FactorFit, Target, boost
+from unbraid.metrics.predictive.forest import can_grow, grow_forest
 from unbraid.metrics.predictive.lasso_penalty import FOLDS, choose_penalty
 from unbraid.progress import track
 from unbraid.threads import count_python_threads
@@ -91,7 +93,13 @@ def gbt(problem: Problem) -> list[FactorFit]:
 
 
 def random_forest(problem: Problem) -> list[FactorFit]:
-    """Fit scikit-learn's random forests; with more threads than targets, several threads share a forest."""
+    """Fit random forests, on CUDA by our kernels, else scikit-learn's.
+
+    With more threads than targets, several threads share a forest of scikit-learn.
+    """
+    train, targets, test, device = problem.train, problem.targets, problem.test, problem.device
+    if problem.weights is None and can_grow(train, targets, test, trees=problem.trees, device=device):
+        return grow_forest(train, targets, test, trees=problem.trees, seed=problem.seed, device=device)
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
     share = math.ceil(count_python_threads() / len(problem.targets))
