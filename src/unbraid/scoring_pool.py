@@ -1,7 +1,7 @@
-"""Processes that score runs side by side, each with a core and a context on the GPU of its own.
+"""Processes that score runs side by side, each with a core of its own; they share the GPU.
 
 To score a model on a GPU is mostly to start small kernels, which keeps one core busy and the GPU idle. So several
-processes load runs from their folders and score them at once. They are started as programs (`scoring_worker`), not
+processes load runs from their folders and score them at once, through MPS if the machine has it (`gpu_sharing`). They are started as programs (`scoring_worker`), not
 forked, because a forked process cannot use a GPU; and without the main module of this process, which may be a user's
 script that would run again.
 
@@ -23,12 +23,13 @@ from typing import Self
 import torch
 
 from unbraid.errors import UnbraidError
+from unbraid.gpu_sharing import SharedGpu
 from unbraid.scoring import Job, Result
 
 BYTES_OF_A_PROCESS = 3 * 2**30
 """Memory of the GPU that a process may take: its context, a data set, and the codes of one model."""
 
-STARTED_PER_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def count_processes(device: torch.device, jobs: int, cores: int | None = None) -> int:
@@ -48,6 +49,7 @@ class ScoringPool:
         self._threads = ThreadPoolExecutor(processes, "scoring")  # each waits for one process
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
+        self._shared = SharedGpu.start() if device.type == "cuda" and processes > 1 else None
 
     def submit(self, job: Job) -> "Future[list[Result] | UnbraidError | None]":
         """Begin to score a run; the result is one per request, the error that refused it, or None if that failed."""
@@ -55,19 +57,24 @@ class ScoringPool:
 
     def _score(self, job: Job) -> list[Result] | UnbraidError | None:
         try:
-            worker = self._idle.get_nowait()
-        except queue.Empty:
             try:
-                worker = _Worker(self.device)
-            except OSError:  # a machine has many ways to refuse processes
-                return None
-            self._workers.append(worker)
-        try:
+                worker = self._idle.get_nowait()
+            except queue.Empty:
+                worker = self._start_worker()
             found = worker.score(job)
-        except (EOFError, OSError):  # the process is gone
+        except (EOFError, OSError):  # the process is gone, or was refused, for which a machine has many reasons
             return None
         self._idle.put(worker)
         return found
+
+    def _start_worker(self) -> "_Worker":
+        """Start a process, through the service that shares the GPU if that works."""
+        for shared in (self._shared, None) if self._shared else (None,):
+            worker = _Worker(self.device, shared)
+            self._workers.append(worker)
+            if worker.is_ready():
+                return worker
+        raise EOFError
 
     def close(self) -> None:
         """End all processes, whatever they are at; scores that they have stored stay."""
@@ -75,7 +82,10 @@ class ScoringPool:
             worker.process.terminate()
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
+            worker.process.terminate()  # one that was started meanwhile
             worker.process.wait()
+        if self._shared is not None:
+            self._shared.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -89,16 +99,16 @@ class ScoringPool:
 class _Worker:
     """A process that scores one run at a time."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, shared: SharedGpu | None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "unbraid.scoring_worker", str(theirs.fileno()), str(device)]
             source = str(Path(__file__).parents[1])  # where this package is, also if only this process knows
             known = [path for path in (source, os.environ.get("PYTHONPATH")) if path]
-            environment = {**os.environ, **STARTED_PER_CORE, "PYTHONPATH": os.pathsep.join(known), "UNBRAID_QUIET": "1"}
+            environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(known), "UNBRAID_QUIET": "1"}
             self.process = subprocess.Popen(
-                command,
-                env=environment,
+                [*command, "shared"] if shared else command,
+                env=environment | (shared.environment if shared else {}),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -106,7 +116,13 @@ class _Worker:
             )
         self.connection = Connection(ours.detach())
 
+    def is_ready(self) -> bool:
+        """Wait until the process can use the device, and return whether it can."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            return False
+
     def score(self, job: Job) -> list[Result] | UnbraidError | None:
         self.connection.send(job)
         return self.connection.recv()
-

@@ -1,4 +1,7 @@
-"""A process of a `ScoringPool`: python -m unbraid.scoring_worker FILE_DESCRIPTOR DEVICE."""
+"""A process of a `ScoringPool`: python -m unbraid.scoring_worker FILE_DESCRIPTOR DEVICE [shared].
+
+With `shared`, the GPU runs kernels of several such processes at once, so codes stay there, however few they are.
+"""
 
 import os
 import signal
@@ -11,6 +14,7 @@ import torch
 from unbraid.data import keep_loaded
 from unbraid.errors import UnbraidError
 from unbraid.metrics import Evaluation, metric
+from unbraid.metrics.code_metrics import keep_codes_on_gpu
 from unbraid.plugins import load_files
 from unbraid.run import Run
 from unbraid.scoring import Job, Result, Subject
@@ -22,16 +26,26 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
     os.nice(5)  # a training beside it goes first
     warnings.simplefilter("ignore")
-    connection, scorer = Connection(int(sys.argv[1])), _Scorer(torch.device(sys.argv[2]))
+    connection, device = Connection(int(sys.argv[1])), torch.device(sys.argv[2])
+    scorer, shared = _Scorer(device), "shared" in sys.argv[3:]
     torch.set_num_threads(1)
+    connection.send(_can_use(device))
     load_files(())  # those that the environment names
-    with keep_loaded(), blas_threads(1):
+    with keep_loaded(), blas_threads(1), keep_codes_on_gpu(shared):
         while True:
             try:
                 job = connection.recv()
             except EOFError:  # the first process is done, or gone
                 return
             connection.send(scorer.score(job))
+
+
+def _can_use(device: torch.device) -> bool:
+    try:
+        torch.zeros(1, device=device).sum().item()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Scorer:

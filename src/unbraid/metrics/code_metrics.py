@@ -1,7 +1,8 @@
 """Functions on arrays of codes and factors that are metrics of runs, too."""
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter, signature
@@ -15,6 +16,20 @@ from unbraid.metrics.train_test_split import describe_repeated_rows, draw_table
 PUBLISHED = "disentanglement_lib"
 MAX_CODES_OF_A_CORE = 2**20
 """Numbers, rows x latents, up to which one core is quicker than a GPU, which mostly waits for tiny kernels to start."""
+
+_codes_stay_on_gpu = False
+
+
+@contextmanager
+def keep_codes_on_gpu(wanted: bool = True) -> Iterator[None]:
+    """Leave even few codes on a GPU inside the block, if `wanted`: other processes need the cores."""
+    global _codes_stay_on_gpu
+    before, _codes_stay_on_gpu = _codes_stay_on_gpu, wanted
+    try:
+        yield
+    finally:
+        _codes_stay_on_gpu = before
+
 
 FACTORS = Parameter("factors", Parameter.KEYWORD_ONLY, default=None, annotation=tuple[str, ...] | None)
 
@@ -50,8 +65,9 @@ def code_metric(
         def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
             table, rows = _tabulate(evaluation, factors, chosen, codes, draw=published and "rows" in known)
             own = {key: value for key, value in chosen.items() if key in known}
-            small = table.codes.numel() <= MAX_CODES_OF_A_CORE and not facts.get("prefers_gpu")
-            if small or facts.get("prefers_core"):
+            stays = facts.get("prefers_gpu") or _codes_stay_on_gpu
+            small = table.codes.numel() <= MAX_CODES_OF_A_CORE and not stays
+            if small or (facts.get("prefers_core") and not _codes_stay_on_gpu):
                 table = table.to_cpu()
 
             drawn = "rows" in rows and "train" in chosen

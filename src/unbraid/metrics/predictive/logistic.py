@@ -23,6 +23,12 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.threads import one_thread
 
+PAIRS_OF_VALUES = 32
+"""Pairs of values whose products are summed at once, in the cache of a core."""
+
+MAX_NUMBERS_ON_GPU = 2**26
+"""Products, pairs of values x rows, that are summed at once on a GPU, where fewer and larger kernels are faster."""
+
 MIN_ROWS_FOR_FIRST_FIT = 4_000
 """Rows from which a first fit to an eighth of them saves time."""
 
@@ -163,6 +169,7 @@ def _solve_softmax(
     """Return weights [values, inputs] of one factor, and the last factorised Hessian; `known` is one to begin with."""
     width, columns, share = inputs.shape[1], inputs.T.contiguous(), weights / weights.sum()
     penalty, pairs = _build_penalty(inputs, ridge), _Pairs(inputs, ridge, share)
+    enough = max(PAIRS_OF_VALUES, MAX_NUMBERS_ON_GPU // len(inputs)) if inputs.is_cuda else PAIRS_OF_VALUES
 
     def evaluate(theta):
         theta = theta.view(values, width)
@@ -177,10 +184,10 @@ def _solve_softmax(
     def hessian(theta):
         p = (theta.view(values, width) @ columns).softmax(0).to(pairs.dtype)
         whole = inputs.new_empty(values, values, width, width)
-        for first, last in _pair_values(values):
-            joint = [p[k:] * p[k] for k in range(first, last)]
-            k, other = torch.triu_indices(last - first, values - first) + first
-            whole[k, other] = whole[other, k] = -pairs.moments(joint[0] if len(joint) == 1 else torch.cat(joint))
+        for first, last in _pair_values(values, enough):
+            k, other = torch.triu_indices(last - first, values - first, device=p.device) + first
+            joint = p[k] * p[other] if p.is_cuda else torch.cat([p[i:] * p[i] for i in range(first, last)])
+            whole[k, other] = whole[other, k] = -pairs.moments(joint)
         whole[range(values), range(values)] += pairs.moments(p) + torch.diag(penalty)
         whole += torch.eye(width, device=p.device) / values  # equal shifts of all values change nothing
         return whole.transpose(1, 2).reshape(1, values * width, values * width)
@@ -198,7 +205,7 @@ def _solve_softmax(
     return theta.view(values, width), last
 
 
-def _pair_values(values: int, enough: int = 32) -> Iterator[tuple[int, int]]:
+def _pair_values(values: int, enough: int) -> Iterator[tuple[int, int]]:
     """Yield the first and last of the values that are paired with all later ones at once: `enough` pairs or more."""
     first = 0
     while first < values:
