@@ -29,13 +29,17 @@ from unbraid.models import Model, as_multimodal, generation
 from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
 from unbraid.scoring import (
+    Job,
+    Result,
     Subject,
+    assign_settings,
     choose_compared_metrics,
     choose_default_metrics,
     describe_repeats,
     describe_skipped,
     score_subjects,
 )
+from unbraid.scoring_pool import need_processes, score_in_processes
 from unbraid.store import RunFolder
 from unbraid.stored_model import check_same_data as check_same_data, load_dataset, load_model
 from unbraid.tracking import Trackers, check_trackers
@@ -125,13 +129,19 @@ class Run:
         ((_, scores),) = score_runs([self], *names, rows=rows, save=save, **settings)
         return scores
 
+    @property
+    def _is_as_stored(self) -> bool:
+        """True if nothing was passed in or loaded, so that another process finds the same model and data."""
+        passed_in = [self._passed_in, *self._modules.values()]
+        return "model" not in self.__dict__ and all(each is None for each in passed_in)
+
     def subject(self, rows: int | None = None) -> Subject:
         """Return this run as a subject of scoring, after checking that its files are unchanged."""
         if self.folder.stamp() != self._loaded_from:
             for cached in ("model", "evaluation"):
                 self.__dict__.pop(cached, None)
         _ = self.model  # loading it checks the files, before data are loaded
-        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows), rows)
+        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows))
 
     @cached_property
     def columns(self) -> tuple[TableColumn, ...]:
@@ -316,34 +326,23 @@ class Run:
 
 
 def score_runs(
-    runs: Sequence[Run],
-    *names: str,
-    rows: int | None = None,
-    save: bool = True,
-    in_processes: bool = False,
-    **settings: Any,
+    runs: Sequence[Run], *names: str, rows: int | None = None, save: bool = True, **settings: Any
 ) -> Iterator[tuple[Run, list[Score]]]:
     """Score several runs on the same data, as `Run.score` does, and yield each with its new scores.
 
     Metrics that compare models with each other, such as `udr`, see all of them. A metric that fails raises an error
-    after all others are measured and stored. With `in_processes`, models and data are those of the runs' folders, so
-    that processes may load and score them.
+    after all others are measured and stored. Processes score many runs on a GPU side by side.
     """
     for run in runs if save else ():
         run.folder.check_writable("scores")
     contents = {run.folder.read_json("data").get("content") for run in runs}
     if len(contents) > 1:
         raise UsageError("Runs that are scored together must have been trained on the same data.")
-    for run in runs[1:]:
-        run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
-    subjects = [run.subject(rows) for run in runs]
-    if any(not torch.equal(each.evaluation.rows, subjects[0].evaluation.rows) for each in subjects):
-        raise UsageError("Runs that are scored together must have held out the same rows.")
-    for subject in subjects:
-        subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
-    chosen = names or choose_default_metrics(run.model.space for run in runs)
     failures: list[str] = []
-    found = score_subjects(subjects, chosen, settings, required=names, save=save, in_processes=in_processes)
+    if _need_processes(runs, names, settings):
+        found = _score_in_processes(runs, names, rows, save, settings)
+    else:
+        found = _score_here(runs, names, rows, save, settings)
     for run, result in zip(runs, found, strict=True):
         scores = [score for several in result.scores.values() for score in several]
         run.notes = [*describe_skipped(result.skipped), *describe_repeats(scores)]
@@ -353,6 +352,39 @@ def score_runs(
         yield run, scores
     if failures:
         raise RunError(" ".join(failures))
+
+
+def _score_here(
+    runs: Sequence[Run], names: Sequence[str], rows: int | None, save: bool, settings: Mapping[str, Any]
+) -> Iterator[Result]:
+    for run in runs[1:]:
+        run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
+    subjects = [run.subject(rows) for run in runs]
+    if any(not torch.equal(each.evaluation.rows, subjects[0].evaluation.rows) for each in subjects):
+        raise UsageError("Runs that are scored together must have held out the same rows.")
+    for subject in subjects:
+        subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
+    chosen = names or choose_default_metrics(run.model.space for run in runs)
+    yield from score_subjects(subjects, chosen, settings, required=names, save=save)
+
+
+def _need_processes(runs: Sequence[Run], names: Sequence[str], settings: Mapping[str, Any]) -> bool:
+    """Return whether processes should score runs; these must be as stored, and have held out the same rows."""
+    as_stored = all(run._is_as_stored for run in runs)
+    same_rows = len({str(run.folder.config.training.split) for run in runs}) == 1
+    if not (names and as_stored and same_rows):
+        return False
+    return need_processes(runs[0].device, [assign_settings(names, settings)] * len(runs))
+
+
+def _score_in_processes(
+    runs: Sequence[Run], names: Sequence[str], rows: int | None, save: bool, settings: Mapping[str, Any]
+) -> Iterator[Result]:
+    """Score runs in processes, and here what they leave."""
+    requests = (assign_settings(names, settings),)
+    jobs = [Job(run.path, requests, rows, frozenset(names), save=save) for run in runs]
+    for run, found in zip(runs, score_in_processes(jobs, runs[0].device), strict=True):
+        yield found[0] if found is not None else next(_score_here([run], names, rows, save, settings))
 
 
 def compare_runs(

@@ -2,14 +2,12 @@
 
 `Run.score`, `unbraid evaluate`, sweeps and experiments all go through `score_subjects`. A metric that the data or the
 model do not allow is skipped with its reason, unless the user named it in full. A metric that runs out of memory is
-tried once more after the codes of all other models are dropped. Where many runs on a GPU are to get costly metrics,
-processes score them side by side (`scoring_pool`).
+tried once more after the codes of all other models are dropped. Many runs on a GPU that are to get costly metrics are
+scored by processes side by side, each of them by `Job.score` (`scoring_pool`).
 """
 
 import itertools
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +23,7 @@ from unbraid.metrics.background import Requests, Schedule, schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.train_test_split import REPEATED
-from unbraid.progress import name_slow_work, track
+from unbraid.progress import name_slow_work
 from unbraid.store import RunFolder
 from unbraid.training.grouping import split_evenly, structure_key
 from unbraid.training.interrupt import Interrupted, Stop
@@ -37,13 +35,6 @@ DEFAULT_METRICS = ("mig", "elbo", "reconstruction/nats", "kl", "mi/exact", "tc/e
 MAX_ENCODED_TOGETHER = 16
 """On a large data set each encoded model holds about 150 MB of codes until it is scored."""
 
-MIN_RUNS_FOR_PROCESSES = 4
-MIN_CORE_SECONDS_FOR_PROCESSES = 60.0
-"""Expected seconds of a core from which processes are started to score runs; they take about 8 seconds to start."""
-
-SECONDS_BETWEEN_STOPS = 0.2
-"""How often a wait for processes looks whether the user wants to stop."""
-
 LEFT_OUT = "left-out"
 """Name of the JSON file in a run folder with the metrics that the run does not allow, and why."""
 
@@ -54,8 +45,6 @@ class Subject:
 
     folder: RunFolder
     evaluation: Evaluation
-    row_count: int | None = None
-    """The number of random rows that were asked for; None means the rows that the run would be scored on anyway."""
 
 
 @dataclass
@@ -112,28 +101,22 @@ def score_subjects(
     missing_only: bool = False,
     stop: Stop | None = None,
     save: bool = True,
-    in_processes: bool = False,
 ) -> Iterator[Result]:
     """Measure metrics on runs and yield a result per run, in order; scores are appended to scores.jsonl if `save`.
 
     A setting goes to every metric that has it. A metric in `required` raises what it raises; any other is skipped with
     its reason. With `missing_only`, metrics that a run already has or does not allow are not measured, and reasons of
     new skips go to left-out.json. Codes are dropped after each run unless a metric compares models with each other.
-    With `in_processes`, the runs are as their folders say, and processes may score them if there is much to do.
     """
     requested = assign_settings(names, settings or {})
     compares = any("peers" in metric[name].facts.needs for name in requested)
     plan = ScoringPlan(required, missing_only, stop, save)
-    asked: list[tuple[Subject, Requests]] = []
-    for subject in subjects:
-        missing = find_missing_metrics(subject.folder, requested) if missing_only else requested
-        asked.append((subject, {name: requested[name] for name in missing}))
-    if in_processes and not compares and _need_processes(asked):
-        yield from _score_in_processes(asked, plan)
-        return
-    wanted = {id(subject): own for subject, own in asked}
     for part in split_for_encoding(subjects):
-        with plan.open([(subject, wanted[id(subject)]) for subject in part]) as runs:
+        asked = []
+        for subject in part:
+            missing = find_missing_metrics(subject.folder, requested) if missing_only else requested
+            asked.append((subject, {name: requested[name] for name in missing}))
+        with plan.open(asked) as runs:
             for run in runs:
                 run.measure(run.schedule.order)
                 if not compares and len(subjects) > 1:
@@ -148,9 +131,15 @@ def score_missing(
 
     Raises the first of the earlier `failures` or of those here, after everything else is stored.
     """
+    results = list(score_subjects(subjects, names, missing_only=True, stop=stop))
+    return list_notes(results, failures)
+
+
+def list_notes(results: Iterable[Result], failures: Sequence[str] = ()) -> list[str]:
+    """Return a note for each metric that needs a package; raise the first failure, if there is one."""
     notes: dict[str, None] = {}
     failed = list(failures)
-    for result in score_subjects(subjects, names, missing_only=True, stop=stop, in_processes=True):
+    for result in results:
         failed += result.failures
         for name, error in result.skipped.items():
             if isinstance(error, MissingExtraError):  # other reasons are in left-out.json
@@ -259,49 +248,6 @@ class Job(NamedTuple):
                 run.measure(run.schedule.order)
                 results.append(run.finish())
         return results
-
-
-def _need_processes(asked: Sequence[tuple[Subject, Requests]]) -> bool:
-    """Return whether there is so much to measure on a GPU that it pays to start processes for it."""
-    runs = [own for _, own in asked if own]
-    on_gpu = all(subject.evaluation.dataset.device.type == "cuda" for subject, _ in asked)
-    seconds = sum(metric[name].facts.core_seconds for own in runs for name in own)
-    many = len(runs) >= MIN_RUNS_FOR_PROCESSES and seconds >= MIN_CORE_SECONDS_FOR_PROCESSES
-    return on_gpu and many and torch.get_num_threads() > 1 and sys.platform == "linux"
-
-
-def _score_in_processes(asked: Sequence[tuple[Subject, Requests]], plan: "ScoringPlan") -> Iterator[Result]:
-    """Score runs side by side, and yield a result per run, in order; what a process could not do is done here."""
-    from unbraid.scoring_pool import ScoringPool, count_processes
-
-    device = asked[0][0].evaluation.dataset.device
-    with ScoringPool(device, count_processes(device, len(asked))) as pool:
-        begun = [
-            pool.submit(
-                Job(
-                    subject.folder.path,
-                    (own,),
-                    subject.row_count,
-                    frozenset(plan.required),
-                    plan.missing_only,
-                    plan.save,
-                )
-            )
-            for subject, own in asked
-        ]
-        for (subject, own), job in track("scoring runs", list(zip(asked, begun, strict=True))):
-            while not wait([job], SECONDS_BETWEEN_STOPS).done:
-                check_not_stopped(plan.stop)
-            found = job.result()
-            if isinstance(found, UnbraidError):
-                raise found
-            if found is not None:
-                yield found[0]
-                continue
-            with plan.open([(subject, own)]) as (run,):
-                run.measure(run.schedule.order)
-                yield run.finish()
-            subject.evaluation.forget()
 
 
 def assign_settings(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

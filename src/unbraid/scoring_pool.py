@@ -1,9 +1,9 @@
 """Processes that score runs side by side, each with a core of its own; they share the GPU.
 
 To score a model on a GPU is mostly to start small kernels, which keeps one core busy and the GPU idle. So several
-processes load runs from their folders and score them at once, through MPS if the machine has it (`gpu_sharing`). They are started as programs (`scoring_worker`), not
-forked, because a forked process cannot use a GPU; and without the main module of this process, which may be a user's
-script that would run again.
+processes load runs from their folders and score them at once, through MPS if the machine has it (`gpu_sharing`). They
+are started as programs (`scoring_worker`), not forked, because a forked process cannot use a GPU; and without the main
+module of this process, which may be a user's script that would run again.
 
 A process stores scores in the run's folder as soon as it has them. What a process could not do, for any reason, is
 left to whoever waits for it.
@@ -14,7 +14,8 @@ import queue
 import socket
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -24,10 +25,21 @@ import torch
 
 from unbraid.errors import UnbraidError
 from unbraid.gpu_sharing import SharedGpu
-from unbraid.scoring import Job, Result
+from unbraid.metrics.background import Requests
+from unbraid.metrics.base import metric
+from unbraid.progress import track
+from unbraid.scoring import Job, Result, check_not_stopped
+from unbraid.training.interrupt import Stop
 
 BYTES_OF_A_PROCESS = 3 * 2**30
 """Memory of the GPU that a process may take: its context, a data set, and the codes of one model."""
+
+MIN_RUNS = 4
+MIN_CORE_SECONDS = 60.0
+"""Expected seconds of a core from which processes are started to score runs; they take about 8 seconds to start."""
+
+SECONDS_BETWEEN_STOPS = 0.2
+"""How often a wait for processes looks whether the user wants to stop."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -39,6 +51,33 @@ def count_processes(device: torch.device, jobs: int, cores: int | None = None) -
         free, _ = torch.cuda.mem_get_info(device)
         most = min(most, free // BYTES_OF_A_PROCESS)
     return max(1, most)
+
+
+def need_processes(device: torch.device, requests: Sequence[Requests]) -> bool:
+    """Return whether runs on a GPU ask for so much that it pays to start processes; some metrics need all runs here."""
+    asked = [name for own in requests for name in own]
+    many = sum(map(bool, requests)) >= MIN_RUNS
+    costly = sum(metric[name].facts.core_seconds for name in asked) >= MIN_CORE_SECONDS
+    compares = any("peers" in metric[name].facts.needs for name in set(asked))
+    can_start = sys.platform == "linux" and torch.get_num_threads() > 1
+    return device.type == "cuda" and many and costly and not compares and can_start
+
+
+def score_in_processes(
+    jobs: Sequence[Job], device: torch.device, stop: Stop | None = None
+) -> Iterator[list[Result] | None]:
+    """Score runs side by side, and yield the results of each, in order; None if a process could not score it."""
+    check_not_stopped(stop)
+    with ScoringPool(device, count_processes(device, len(jobs))) as pool:
+        begun = [pool.submit(job) for job in jobs]
+        for future in track("scoring runs", begun):
+            check_not_stopped(stop)
+            while not wait([future], SECONDS_BETWEEN_STOPS).done:
+                check_not_stopped(stop)
+            found = future.result()
+            if isinstance(found, UnbraidError):
+                raise found
+            yield found
 
 
 class ScoringPool:

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import unbraid
-from unbraid import scoring, scoring_pool
+from unbraid import run as run_module, scoring, scoring_pool
 from unbraid.errors import DataError, DiskError, MissingExtraError, SettingError, UsageError
 from unbraid.metrics import Score, metric
 from unbraid.metrics.arrays import RealFactorError
 from unbraid.run import score_runs
+from unbraid.threads import some_threads
 from unbraid.training.interrupt import Interrupted, Stop
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes score on Linux only")
@@ -38,7 +39,7 @@ def runs(trained, tmp_path):
 def in_processes(monkeypatch):
     """Let processes score whatever they may, and count the jobs that they get."""
     jobs, submit = [], scoring_pool.ScoringPool.submit
-    monkeypatch.setattr(scoring, "_need_processes", lambda asked: True)
+    monkeypatch.setattr(run_module, "need_processes", lambda device, requests: True)
     monkeypatch.setattr(scoring_pool.ScoringPool, "submit", lambda pool, job: jobs.append(job) or submit(pool, job))
     return jobs
 
@@ -47,10 +48,10 @@ def values(scored):
     return [{score.name: (score.value, score.interval) for score in scores} for _, scores in scored]
 
 
-def test_processes_give_the_same_scores_in_the_same_order(runs, in_processes):
-    expected = values(score_runs(runs, *METRICS, save=False))
-    assert not in_processes
-    found = list(score_runs(runs, *METRICS, in_processes=True))
+def test_processes_give_the_same_scores_in_the_same_order(runs, request):
+    expected = values(score_runs([unbraid.load(run.path) for run in runs], *METRICS, save=False))
+    in_processes = request.getfixturevalue("in_processes")
+    found = list(score_runs(runs, *METRICS))
     assert [run.path for run, _ in found] == [run.path for run in runs]
     assert values(found) == expected
     assert len(in_processes) == len(runs)
@@ -58,11 +59,12 @@ def test_processes_give_the_same_scores_in_the_same_order(runs, in_processes):
         assert [score.name for score in run.scores] == [score.name for score in scores]  # stored, each once
 
 
-def test_rows_settings_and_notes_are_those_of_one_process(runs, in_processes):
+def test_rows_settings_and_notes_are_those_of_one_process(runs, request):
     asked = {"rows": 200, "bins": 7, "save": False}
-    names = ("mig/histogram-mean", "coherence")
-    expected, notes = values(score_runs(runs[:1], *names, **asked)), runs[0].notes
-    assert values(score_runs(runs[:1], *names, **asked, in_processes=True)) == expected
+    names, here = ("mig/histogram-mean", "coherence"), unbraid.load(runs[0].path)
+    expected, notes = values(score_runs([here], *names, **asked)), here.notes
+    assert request.getfixturevalue("in_processes") == []
+    assert values(score_runs(runs[:1], *names, **asked)) == expected
     assert runs[0].notes == notes
     assert notes
     assert not runs[0].scores
@@ -76,8 +78,18 @@ def test_what_only_this_process_knows_is_measured_here(runs, in_processes, monke
         """Return the answer."""
         return Score("answer", "own", 42.0, len(evaluation))
 
-    assert [scores[0].value for _, scores in score_runs(runs, "answer/own", in_processes=True)] == [42.0] * 3
+    assert [scores[0].value for _, scores in score_runs(runs, "answer/own")] == [42.0] * 3
     assert [run.scores[0].value for run in runs] == [42.0] * 3
+
+
+def test_a_model_that_was_changed_in_memory_is_scored_here(runs, in_processes):
+    before = runs[0].score("kl/closed-form", save=False)[0].value
+    with torch.no_grad():
+        for parameter in runs[0].model.parameters():
+            parameter.zero_()
+    assert len(in_processes) == 1
+    assert runs[0].score("kl/closed-form", save=False)[0].value != before
+    assert len(in_processes) == 1
 
 
 def test_a_process_that_dies_leaves_its_run_to_this_one(runs, in_processes, monkeypatch):
@@ -89,27 +101,36 @@ def test_a_process_that_dies_leaves_its_run_to_this_one(runs, in_processes, monk
         return score(worker, job)
 
     monkeypatch.setattr(scoring_pool._Worker, "score", die_once)
-    assert all(len(found) == 1 for found in values(score_runs(runs, "kl/closed-form", in_processes=True)))
+    assert all(len(found) == 1 for found in values(score_runs(runs, "kl/closed-form")))
     assert deaths
 
 
 def test_a_request_that_is_wrong_raises_its_error(runs, in_processes):
     with pytest.raises(UsageError, match="colour"):
-        list(score_runs(runs, "sap/linear-svm", factors=("colour",), in_processes=True))
+        list(score_runs(runs, "sap/linear-svm", factors=("colour",)))
 
 
 def test_a_stop_ends_the_processes(runs, in_processes):
-    stop = Stop()
+    stop, jobs = Stop(), [scoring.Job(run.path, ({"kl/closed-form": {}},)) for run in runs]
+    results = scoring_pool.score_in_processes(jobs, torch.device("cpu"), stop)
+    assert next(results)
     stop.requested = True
-    subjects = [run.subject() for run in runs]
     with pytest.raises(Interrupted):
-        list(scoring.score_subjects(subjects, METRICS, stop=stop, in_processes=True))
+        list(results)
 
 
-def test_processes_are_for_many_costly_scores_on_a_gpu(runs):
+def test_processes_are_for_many_costly_scores_on_a_gpu():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
     costly = {"dci/booster": {}, "infomec/knn": {}}
-    asked = [(run.subject(), costly) for run in runs] * 10
-    assert not scoring._need_processes(asked)  # these are on the CPU
+    with some_threads(4):
+        assert scoring_pool.need_processes(cuda, [costly] * 10)
+        assert not scoring_pool.need_processes(cpu, [costly] * 10)
+        assert not scoring_pool.need_processes(cuda, [costly] * 3)
+        assert not scoring_pool.need_processes(cuda, [costly, {}, {}, {}] * 2)
+        assert not scoring_pool.need_processes(cuda, [{"mig/histogram-mean": {}}] * 10)
+        assert not scoring_pool.need_processes(cuda, [{**costly, "udr/spearman": {}}] * 10)
+    with some_threads(1):
+        assert not scoring_pool.need_processes(cuda, [costly] * 10)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,7 @@ def evaluate(
     ranked: list[tuple[dict[str, Any], list[Any]]] = []
     save = not no_save and out is None
     try:
-        overrides = parse_overrides(settings)
-        for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, in_processes=True, **overrides):
+        for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
             records[str(run.path)] = [score.as_record() for score in scores]
             settings_of_run = swept.get(run.path.name, {})
             ranked.append(({"run": run.path.name, **settings_of_run}, scores))

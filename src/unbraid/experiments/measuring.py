@@ -52,9 +52,7 @@ def measure_all(
     return scores
 
 
-def measure_ahead(
-    ahead: ScoresAhead, folders: Sequence[RunFolder], metrics: Sequence[str], measures: Measures
-) -> None:
+def measure_ahead(ahead: ScoresAhead, folders: Sequence[RunFolder], metrics: Sequence[str], measures: Measures) -> None:
     """Begin to measure what `measure_metrics` and `measure_all` will ask for, except what compares models."""
     asked = [(folder, wanted) for folder in folders if (wanted := _list_missing(folder, metrics, measures))]
     for folder, _ in asked:

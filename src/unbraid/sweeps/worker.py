@@ -10,7 +10,15 @@ from unbraid.memory import is_out_of_memory
 from unbraid.plugins import load_files
 from unbraid.progress import announce
 from unbraid.run import Run
-from unbraid.scoring import check_not_stopped, find_missing_metrics, score_missing
+from unbraid.scoring import (
+    Job,
+    assign_settings,
+    check_not_stopped,
+    find_missing_metrics,
+    list_notes,
+    score_missing,
+)
+from unbraid.scoring_pool import need_processes, score_in_processes
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.sources import Sources
@@ -74,6 +82,20 @@ def _train(
 
 
 def _score(runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None) -> list[str]:
+    requests = [assign_settings(find_missing_metrics(run, metrics), {}) for run in runs]
+    if need_processes(dataset.device, requests):
+        free_memory()  # of the training, for the processes
+        jobs = [Job(run.path, (own,), missing_only=True) for run, own in zip(runs, requests, strict=True)]
+        results = list(score_in_processes(jobs, dataset.device, stop))
+        notes = list_notes(result for found in results for result in found or ())
+        runs = [run for run, found in zip(runs, results, strict=True) if found is None]
+        return [*notes, *_score_here(runs, dataset, metrics, stop)] if runs else notes
+    return _score_here(runs, dataset, metrics, stop)
+
+
+def _score_here(
+    runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None
+) -> list[str]:
     failures, subjects = [], []
     for run in runs:
         try:

@@ -1,0 +1,83 @@
+"""The service that shares a GPU is started for processes of one program, and ends with it."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unbraid import scoring_pool
+from unbraid.gpu_sharing import PIPES, PROGRAM, SharedGpu
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the service exists on Linux only")
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """A program in place of NVIDIA's, which notes how it is called; return the function that reads these notes."""
+
+    def install(code=0):
+        calls, program = tmp_path / "calls", tmp_path / "bin" / PROGRAM
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\necho "$@ $(cat) ${PIPES}" >> {calls}\nexit {code}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.delenv(PIPES, raising=False)
+        return lambda: [line.split() for line in calls.read_text().splitlines()] if calls.exists() else []
+
+    return install
+
+
+def test_the_service_is_started_and_stopped(stand_in):
+    read_calls = stand_in()
+    service = SharedGpu.start()
+    folder = service.environment[PIPES]
+    assert read_calls() == [["-d", folder]]
+    assert Path(folder).is_dir()
+    service.stop()
+    assert read_calls() == [["-d", folder], ["quit", folder]]
+    assert not Path(folder).exists()
+
+
+def test_a_service_that_fails_is_not_used(stand_in):
+    read_calls = stand_in(code=1)
+    assert SharedGpu.start() is None
+    (call,) = read_calls()
+    assert not Path(call[-1]).exists()
+
+
+def test_a_service_of_the_user_is_used_as_it_is(stand_in, monkeypatch):
+    read_calls = stand_in()
+    monkeypatch.setenv(PIPES, "/somewhere")
+    assert SharedGpu.start() is None
+    assert not read_calls()
+
+
+def test_most_machines_have_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert SharedGpu.start() is None
+
+
+def test_the_service_ends_with_a_program_that_is_killed(stand_in):
+    read_calls = stand_in()
+    code = "import os, signal; from unbraid.gpu_sharing import SharedGpu; SharedGpu.start(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    for _ in range(200):
+        if len(read_calls()) == 2:
+            break
+        time.sleep(0.05)
+    assert [call[0] for call in read_calls()] == ["-d", "quit"]
+
+
+def test_processes_do_without_a_service_that_does_not_work(stand_in, monkeypatch):
+    """A process that cannot use the device through the service is started once more, without it."""
+    stand_in()
+    tried = []
+    monkeypatch.setattr(scoring_pool._Worker, "__init__", lambda self, device, shared: tried.append(shared))
+    monkeypatch.setattr(scoring_pool._Worker, "is_ready", lambda self: tried[-1] is None)
+    pool = scoring_pool.ScoringPool.__new__(scoring_pool.ScoringPool)
+    pool.device, pool._workers, pool._shared = None, [], "a service"
+    pool._start_worker()
+    assert tried == ["a service", None]
