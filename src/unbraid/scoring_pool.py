@@ -41,6 +41,9 @@ MIN_CORE_SECONDS = 60.0
 SECONDS_BETWEEN_STOPS = 0.2
 """How often a wait for processes looks whether the user wants to stop."""
 
+MAX_SECONDS_TO_START = 120.0
+"""How long a process may take until it can use the device; a service that shares a GPU may let it wait for ever."""
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -156,11 +159,14 @@ class _Worker:
         self.connection = Connection(ours.detach())
 
     def is_ready(self) -> bool:
-        """Wait until the process can use the device, and return whether it can."""
+        """Wait until the process can use the device, and return whether it can; end one that cannot."""
         try:
-            return self.connection.recv()
+            if self.connection.poll(MAX_SECONDS_TO_START) and self.connection.recv():
+                return True
         except (EOFError, OSError):
-            return False
+            pass
+        self.process.kill()
+        return False
 
     def score(self, job: Job) -> list[Result] | UnbraidError | None:
         self.connection.send(job)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -169,8 +170,13 @@ def test_codes_that_do_not_fit_are_made_in_smaller_parts(monkeypatch):
             raise torch.cuda.OutOfMemoryError("too much")
         sizes.append(len(evaluations))
 
+    def on_gpu():
+        evaluation = Evaluation.__new__(Evaluation)
+        evaluation.dataset = SimpleNamespace(device=torch.device("cuda"))
+        return evaluation
+
     monkeypatch.setattr(scoring, "encode_together", at_most_two)
-    scoring._encode([Evaluation.__new__(Evaluation) for _ in range(7)])
+    scoring._encode([on_gpu() for _ in range(7)])
     assert sizes == [2, 2, 2], "the seventh encodes itself when it is needed"
 
 

@@ -139,6 +139,7 @@ def test_a_score_that_fills_memory_is_tried_once_more_alone(tmp_path, monkeypatc
             raise FULL[0]
         return evaluate(evaluation, names)
 
+    monkeypatch.setattr(scoring, "_is_faster_stacked", lambda device: True)
     monkeypatch.setattr(background, "evaluate", full_at_first)
     assert all(member.scores for member in sweep(tmp_path, beta=4).members)
     assert tries == [True, False, False], "the codes of all were given up before the second try"

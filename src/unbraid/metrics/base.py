@@ -263,17 +263,21 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     models = [copy.deepcopy(first.model), *(evaluation.model for evaluation in evaluations[1:])]
     systems = [System(_Encoder(model), {}) for model in models]
     group = Group(systems, device, "tf32" if first.uses_tf32 else "f32")
-    batch = max(1, first.batch // members) if device.type == "cpu" else first.batch
     with torch.no_grad(), group.computing():
-        for chunk in track("encoding", first.rows.split(batch)):
+        for chunk in track("encoding", first.rows.split(first.batch)):
             inputs = tree_map_only(Tensor, lambda x: x.expand(members, *x.shape), first.dataset.inputs(chunk))
             parts.append(group.apply("model", inputs))
     for name in first.space.blocks:
         whole = torch.cat([part[name] for part in parts], dim=1)  # [member, rows, parameters]
         for evaluation, posterior in zip(evaluations, whole, strict=True):
             evaluation.__dict__.setdefault("posterior", {})[name] = posterior
+    share_results(evaluations)
+
+
+def share_results(evaluations: Sequence[Evaluation]) -> None:
+    """Let models on the same rows compute once what does not depend on the model."""
     for evaluation in evaluations[1:]:
-        evaluation.shared = first.shared
+        evaluation.shared = evaluations[0].shared
 
 
 class _Encoder(nn.Module):
