@@ -7,6 +7,7 @@ scored by processes side by side, each of them by `Job.score` (`scoring_pool`).
 """
 
 import itertools
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from unbraid.memory import is_out_of_memory
 from unbraid.metrics.arrays import FACTOR_BINS, RealFactorError
 from unbraid.metrics.background import Requests, Schedule, schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric, share_results
-from unbraid.metrics.needs import check_needs
+from unbraid.metrics.needs import INCEPTION_VARIABLE, check_needs
 from unbraid.metrics.train_test_split import REPEATED
 from unbraid.progress import name_slow_work
 from unbraid.store import RunFolder
@@ -333,8 +334,13 @@ def find_missing_metrics(folder: RunFolder, names: Iterable[str]) -> list[str]:
     """Return the metrics without a score of default settings, except those that the run does not allow."""
     scores = [Score.from_record(line) for line in folder.read_lines("scores")]
     present = {f"{score.metric}/{score.protocol}" for score in scores if score.has_default_settings}
-    present |= read_left_out(folder).keys()
+    present |= {name for name in read_left_out(folder) if not _needs_given_weights(name)}
     return [name for name in names if name not in present]
+
+
+def _needs_given_weights(name: str) -> bool:
+    """Return whether a metric was left out for weights that the environment names by now."""
+    return name in metric and "weights" in metric[name].facts.needs and INCEPTION_VARIABLE in os.environ
 
 
 def read_left_out(folder: RunFolder) -> dict[str, str]:

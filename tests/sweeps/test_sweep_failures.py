@@ -19,7 +19,8 @@ from unbraid import scoring
 from unbraid.errors import DataError, MissingExtraError, RunError, UnbraidError, UsageError
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics import background
-from unbraid.store import save_tensors
+from unbraid.metrics.needs import INCEPTION_VARIABLE
+from unbraid.store import RunFolder, save_tensors
 from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.run import describe_left_out, describe_plan
@@ -166,6 +167,15 @@ def test_a_member_that_changed_after_training_costs_the_others_nothing(tmp_path)
     with pytest.raises(RunError, match=naming(first.path)):
         sweep(tmp_path, beta=4)
     assert (first.scores, bool(second.scores)) == ([], True)
+
+
+def test_a_metric_without_its_weights_is_asked_for_again_once_they_are_given(tmp_path, monkeypatch):
+    monkeypatch.delenv(INCEPTION_VARIABLE, raising=False)
+    run, names = RunFolder(tmp_path), ["frechet/inception", "coherence/classifier"]
+    run.write_json("left-out", {"metrics": dict.fromkeys(names, "why")})
+    assert scoring.find_missing_metrics(run, names) == []
+    monkeypatch.setenv(INCEPTION_VARIABLE, "weights.safetensors")
+    assert scoring.find_missing_metrics(run, names) == ["frechet/inception"]
 
 
 def test_what_is_left_out_is_noted_once_per_metric(tmp_path, monkeypatch):
