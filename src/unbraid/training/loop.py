@@ -1,12 +1,15 @@
 """The one training loop: it steps, logs, checkpoints and resumes, whatever the method."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
@@ -32,6 +35,10 @@ from unbraid.types import NO_MODULES, Modules
 
 MAX_CHECKPOINT_SHARE = 1 / 50
 """Share of the training time that checkpoints may take: a large group writes gigabytes."""
+
+
+MAX_WRITERS = 8
+"""Members whose weights are written at once."""
 
 
 class Mark(NamedTuple):
@@ -300,8 +307,20 @@ class GroupTraining:
     def keep_snapshot(self) -> None:
         """Keep the weights that training would end with at this step."""
         self.drop_diverged()
-        for member, folder in self.running.items():
-            folder.save_snapshot(self.state.step, self.state.final_tensors(member))
+        step = self.state.step
+        self._write_weights(lambda folder, tensors: folder.save_snapshot(step, tensors))
+
+    def _write_weights(self, write: Callable[[RunFolder, dict[str, Tensor]], None]) -> None:
+        """Write the weights of the members that have not diverged, several at once: each waits for the disk."""
+        with ThreadPoolExecutor(MAX_WRITERS) as pool:
+            under_way: deque[Future[None]] = deque()
+            for member, folder in self.running.items():
+                if len(under_way) == MAX_WRITERS:  # so many are in memory
+                    under_way.popleft().result()
+                tensors = {name: tensor.cpu() for name, tensor in self.state.final_tensors(member).items()}
+                under_way.append(pool.submit(write, folder, tensors))
+            for future in under_way:
+                future.result()
 
     def stop(self) -> None:
         """Save a checkpoint and raise `Interrupted`."""
@@ -319,8 +338,7 @@ class GroupTraining:
         otherwise they are removed.
         """
         self.drop_diverged()
-        for member, folder in self.running.items():
-            folder.save_model(self.state.final_tensors(member))
+        self._write_weights(lambda folder, tensors: folder.save_model(tensors))
         self.write_status("finished")
         self.state.world.wait()
         for folder in self.running.values():
