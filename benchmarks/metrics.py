@@ -3,6 +3,7 @@
     python benchmarks/metrics.py                            # MIG, SAP, FactorVAE score; minutes
     python benchmarks/metrics.py --dci                      # DCI by every predictor; scikit-learn's takes many minutes
     python benchmarks/metrics.py --run runs/NAME            # the full suite of a trained run, score by score
+    python benchmarks/metrics.py --sweep runs/SWEEP         # the full suite of all runs of a sweep, by the command line
     PYTHONPATH=… python benchmarks/metrics.py               # with disent 0.8 on the path, its versions take part
 
 Six factors of 3, 6, 40, 32, 32 and 10 values; codes are a rotated, noisy copy of them. Both sides have the codes
@@ -15,7 +16,9 @@ import argparse
 import json
 import multiprocessing
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 import warnings
@@ -35,6 +38,7 @@ from unbraid import metrics
 from unbraid.config import Choice
 from unbraid.data import FactorDataset, load as load_data
 from unbraid.errors import UsageError
+from unbraid.gpu_sharing import PROGRAM
 from unbraid.metrics import Evaluation, evaluate, expand
 from unbraid.metrics.background import schedule_metrics
 from unbraid.open_run import load
@@ -313,11 +317,35 @@ def suite(folder: Path, rows: int, device: str, exact: bool) -> dict[str, Any]:
     return found
 
 
+def suite_of_sweep(folder: Path, device: str) -> dict[str, Any]:
+    """Return the seconds of `unbraid evaluate SWEEP --metric full`, from start to end, and those of each metric.
+
+    The seconds of a metric are the mean over runs, on the clock of the process that measured it beside others.
+    """
+    command = [sys.executable, "-m", "unbraid", "evaluate", str(folder), "--metric", "full", "--device", device]
+    start = time.perf_counter()
+    ran = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    taken = time.perf_counter() - start
+    seconds: dict[str, list[float]] = {}
+    for scores in json.loads(ran.stdout).values():
+        for name, own in {f"{score['metric']}/{score['protocol']}": score["seconds"] for score in scores}.items():
+            seconds.setdefault(name, []).append(own)
+    means = {name: round(statistics.fmean(own), 3) for name, own in seconds.items()}
+    return {
+        "device": device,
+        "runs": len(json.loads(ran.stdout)),
+        "seconds": round(taken, 1),
+        "shared_gpu": shutil.which(PROGRAM) is not None,
+        "mean_of_metrics": dict(sorted(means.items(), key=lambda item: -item[1])),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dci", action="store_true")
     parser.add_argument("--run", type=Path)
+    parser.add_argument("--sweep", type=Path)
     parser.add_argument("--sampled", action="store_true", help="leave out the exact scores, which encode all rows")
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--device", default="auto")
@@ -326,7 +354,9 @@ def main() -> None:
     asked = parser.parse_args()
     set_threads(asked.threads)
     warnings.filterwarnings("ignore")
-    if asked.run is not None:
+    if asked.sweep is not None:
+        found = {"suite": suite_of_sweep(asked.sweep, asked.device)}
+    elif asked.run is not None:
         found = {"suite": suite(asked.run, asked.rows, asked.device, not asked.sampled)}
     elif asked.dci:
         found = {"dci": race_dci()}
