@@ -20,6 +20,7 @@ from unbraid import scoring
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics import Evaluation
 from unbraid.progress import progress
+from unbraid.store import RunFolder
 from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.training import Cadence, Interrupted, loop
@@ -130,6 +131,25 @@ def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path
     for run, tensors in weights(again).items():
         assert all(torch.equal(tensor, weights(made)[run][name]) for name, tensor in tensors.items())
     assert [line["step"] for line in again.runs[0].history] == [line["step"] for line in made.runs[0].history]
+
+
+def test_a_group_that_is_killed_between_its_last_files_trains_again_as_a_whole(made, tmp_path, monkeypatch):
+    """It has no checkpoint, and one of its members has ended."""
+    write = RunFolder.write_json
+
+    def killed(folder, name, facts):
+        write(folder, name, facts)
+        if facts.get("state") == "finished":
+            raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(RunFolder, "write_json", killed)
+        sweep(tmp_path)
+    assert sorted(row["status"] for row in ub.Sweep(tmp_path / "one").table) == ["finished", *["running"] * 3]
+    again = sweep(tmp_path)
+    assert {run.folder.read_json("environment")["group"] for run in again.runs} == {4}
+    for run, tensors in weights(again).items():
+        assert all(torch.equal(tensor, weights(made)[run][name]) for name, tensor in tensors.items())
 
 
 def test_a_diverged_member_is_flagged_and_left_alone(made, tmp_path):

@@ -197,7 +197,7 @@ def _plan_groups(
     for group in busy:
         announce(folder.describe_busy(group))
     free = [group for group in folder.list_groups() if group not in busy]
-    begun = [group for group in free if folder.group_folder(group).checkpoints()]
+    begun = [group for group in free if folder.group_folder(group).checkpoints() or _is_partly_ended(folder, group)]
     for group in set(free) - set(begun):
         folder.remove_group(group)
     for group in begun:
@@ -216,6 +216,11 @@ def _plan_groups(
         parts += split_evenly([group], limits.of(group, len(waiting)))
     parts += split_evenly(group_by_structure(unscored), limits.members or MAX_MEMBERS_ON_WORKERS)
     return begun + [folder.add_group([config.run_id for config in part], cadence) for part in parts]
+
+
+def _is_partly_ended(folder: SweepFolder, group: str) -> bool:
+    """Return whether some members have ended and others not: the others alone would be rounded differently."""
+    return len({folder.run_folder(run).ended for run in folder.list_runs(group)}) > 1
 
 
 def _run_jobs(
