@@ -35,23 +35,24 @@ class SharedGpu:
         source = str(Path(__file__).parents[1])
         known = [path for path in (source, os.environ.get("PYTHONPATH")) if path]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "unbraid.gpu_sharing", program, folder],
+            [sys.executable, "-P", "-m", "unbraid.gpu_sharing", program, folder],
             env={**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join(known)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,  # signals to this program's group must not end it before the service
         )
 
     @classmethod
     def start(cls) -> Self | None:
         """Start a service; None if this machine has none, if it fails, or if the user has started one."""
         program = shutil.which(PROGRAM)
-        if program is None or PIPES in os.environ:
+        if program is None or is_shared_by_user():
             return None
         try:
             service = cls(program)
-        except OSError:  # a machine has many ways to refuse processes
+        except OSError:  # the system may refuse processes
             return None
         assert service._process.stdout is not None
         if service._process.stdout.readline().strip() == READY:
@@ -65,9 +66,13 @@ class SharedGpu:
             self._process.communicate()
 
 
+def is_shared_by_user() -> bool:
+    """Return whether the user has started a service, which all processes then use."""
+    return PIPES in os.environ
+
+
 def main() -> None:
     program, folder = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
     try:
         _call(program, "-d")
         print(READY, flush=True)

@@ -1,6 +1,8 @@
 """A finished run: a folder on disk with its model and data."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from unbraid.explore import AUTO, MAX_KB, ExploredRun, ExplorerPage, Precision, 
 from unbraid.exports import export_model
 from unbraid.hub import push_folder
 from unbraid.memory import explain_out_of_memory
+from unbraid.metrics.background import Requests
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.comparison import Comparison, compare_evaluations
 from unbraid.models import Model, as_multimodal, generation
@@ -31,6 +34,7 @@ from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, 
 from unbraid.scoring import (
     Job,
     Result,
+    ScoringPlan,
     Subject,
     assign_settings,
     choose_compared_metrics,
@@ -131,7 +135,7 @@ class Run:
 
     @property
     def _is_as_stored(self) -> bool:
-        """True if nothing was passed in or loaded, so that another process finds the same model and data."""
+        """True if another process finds the same model and data: none were passed in, and no model was loaded yet."""
         passed_in = [self._passed_in, *self._modules.values()]
         return "model" not in self.__dict__ and all(each is None for each in passed_in)
 
@@ -343,20 +347,21 @@ def score_runs(
         found = _score_in_processes(runs, names, rows, save, settings)
     else:
         found = _score_here(runs, names, rows, save, settings)
-    for run, result in zip(runs, found, strict=True):
-        scores = [score for several in result.scores.values() for score in several]
-        run.notes = [*describe_skipped(result.skipped), *describe_repeats(scores)]
-        failures += result.failures
-        if names and not result.scores and result.skipped and not failures:
-            raise next(iter(result.skipped.values()))
-        yield run, scores
+    with closing(found):  # an error here must end the processes there
+        for run, result in zip(runs, found, strict=True):
+            scores = [score for several in result.scores.values() for score in several]
+            run.notes = [*describe_skipped(result.skipped), *describe_repeats(scores)]
+            failures += result.failures
+            if names and not result.scores and result.skipped and not failures:
+                raise next(iter(result.skipped.values()))
+            yield run, scores
     if failures:
         raise RunError(" ".join(failures))
 
 
 def _score_here(
     runs: Sequence[Run], names: Sequence[str], rows: int | None, save: bool, settings: Mapping[str, Any]
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     for run in runs[1:]:
         run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
     subjects = [run.subject(rows) for run in runs]
@@ -379,12 +384,41 @@ def _need_processes(runs: Sequence[Run], names: Sequence[str], settings: Mapping
 
 def _score_in_processes(
     runs: Sequence[Run], names: Sequence[str], rows: int | None, save: bool, settings: Mapping[str, Any]
-) -> Iterator[Result]:
-    """Score runs in processes, and here what they leave."""
-    requests = (assign_settings(names, settings),)
-    jobs = [Job(run.path, requests, rows, frozenset(names), save=save) for run in runs]
-    for run, found in zip(runs, score_in_processes(jobs, runs[0].device), strict=True):
-        yield found[0] if found is not None else next(_score_here([run], names, rows, save, settings))
+) -> Generator[Result, None, None]:
+    """Score runs in processes; when these have ended, score here what they left."""
+    requests = assign_settings(names, settings)
+    jobs = [Job(run.path, run.folder.root, (requests,), rows, frozenset(names), save=save) for run in runs]
+    before = [len(run.folder.read_lines("scores")) for run in runs]
+    waiting: list[tuple[int, list[Result] | None]] = []  # the first that was left, and those after it
+    with closing(score_in_processes(jobs, runs[0].device)) as found:
+        for place, results in enumerate(found):
+            if results is None or waiting:
+                waiting.append((place, results))
+            else:
+                yield results[0]
+    for place, results in waiting:
+        if results is None:
+            yield _score_rest(runs[place], before[place], requests, names, rows, save)
+        else:
+            yield results[0]
+
+
+def _score_rest(
+    run: Run, stored: int, requests: Requests, names: Sequence[str], rows: int | None, save: bool
+) -> Result:
+    """Measure what a process did not before it ended; it had stored the scores after the first `stored` ones."""
+    lines = [Score.from_record(line) for line in run.folder.read_lines("scores")[stored:]]
+    by_metric = {name: [each for each in lines if f"{each.metric}/{each.protocol}" == name] for name in requests}
+    done = {name: scores for name, scores in by_metric.items() if scores}
+    if done:
+        done.popitem()  # it may have stored only a part of the last one
+    rest = {name: own for name, own in requests.items() if name not in done}
+    plan = ScoringPlan(frozenset(names), save=save)
+    with plan.open([(run.subject(rows), rest)]) as (scoring,):
+        scoring.measure(scoring.schedule.order)
+        result = scoring.finish()
+    scores = done | result.scores
+    return replace(result, scores={name: scores[name] for name in requests if name in scores})
 
 
 def compare_runs(

@@ -1,6 +1,6 @@
 """Scores of finished runs that processes compute while a program goes on, such as with training the next runs.
 
-A training on a GPU leaves all cores but one idle, and now and then the GPU itself.
+A training on a GPU leaves all cores but one idle.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,12 +12,15 @@ import torch
 
 from unbraid.errors import MissingExtraError, UnbraidError
 from unbraid.metrics.background import Requests
-from unbraid.scoring import Job, Result, describe_unavailable
-from unbraid.scoring_pool import ScoringPool, count_processes
+from unbraid.scoring import Job, describe_unavailable
+from unbraid.scoring_pool import Outcome, ScoringPool, count_processes
 from unbraid.store import RunFolder
 
 CORES_FOR_TRAINING = 2
 """Cores that are left to the program that goes on."""
+
+SHARE_OF_MEMORY = 0.25
+"""Share of the free memory of a GPU that processes may take; the next training needs the rest."""
 
 
 class ScoresAhead:
@@ -32,7 +35,7 @@ class ScoresAhead:
         self.unavailable: dict[str, str] = {}
         """Notes on metrics that need a package, by metric."""
         self._pool: ScoringPool | None = None
-        self._under_way: list[Future[list[Result] | UnbraidError | None]] = []
+        self._under_way: list[Future[Outcome]] = []
 
     def add(self, asked: Sequence[tuple[RunFolder, Sequence[Requests]]], required: Collection[str] = ()) -> None:
         """Begin to measure metrics, with their settings, on runs.
@@ -41,10 +44,10 @@ class ScoresAhead:
         """
         if asked and self._pool is None:
             cores = max(1, torch.get_num_threads() - CORES_FOR_TRAINING)
-            self._pool = ScoringPool(self.device, count_processes(self.device, len(asked), cores))
+            self._pool = ScoringPool(self.device, count_processes(self.device, cores, cores, SHARE_OF_MEMORY))
         for folder, requests in asked:
             assert self._pool is not None
-            job = Job(folder.path, tuple(requests), required=frozenset(required), missing_only=True)
+            job = Job(folder.path, folder.root, tuple(requests), required=frozenset(required), missing_only=True)
             self._under_way.append(self._pool.submit(job))
 
     def finish(self) -> None:

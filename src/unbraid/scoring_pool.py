@@ -6,7 +6,7 @@ are started as programs (`scoring_worker`), not forked, because a forked process
 module of this process, which may be a user's script that would run again.
 
 A process stores scores in the run's folder as soon as it has them. What a process could not do, for any reason, is
-left to whoever waits for it.
+left to its caller.
 """
 
 import os
@@ -14,8 +14,11 @@ import queue
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+import warnings
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +27,12 @@ from typing import Self
 import torch
 
 from unbraid.errors import UnbraidError
-from unbraid.gpu_sharing import SharedGpu
+from unbraid.gpu_sharing import SharedGpu, is_shared_by_user
 from unbraid.metrics.background import Requests
 from unbraid.metrics.base import metric
 from unbraid.progress import track
 from unbraid.scoring import Job, Result, check_not_stopped
+from unbraid.training.grouping import free_bytes
 from unbraid.training.interrupt import Stop
 
 BYTES_OF_A_PROCESS = 3 * 2**30
@@ -38,37 +42,49 @@ MIN_RUNS = 4
 MIN_CORE_SECONDS = 60.0
 """Expected seconds of a core from which processes are started to score runs; they take about 8 seconds to start."""
 
+MAX_SECONDS_TO_START = 120.0
+"""How long a process may take until it can use the device."""
+
+MAX_SECONDS_OF_A_RUN = 3600.0
+"""How long a process may take for one run; a driver that hangs must not hold up everything for ever."""
+
 SECONDS_BETWEEN_STOPS = 0.2
 """How often a wait for processes looks whether the user wants to stop."""
 
-MAX_SECONDS_TO_START = 120.0
-"""How long a process may take until it can use the device; a service that shares a GPU may let it wait for ever."""
-
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-
-def count_processes(device: torch.device, jobs: int, cores: int | None = None) -> int:
-    """Return how many processes can score at once: one per core, as many as there are jobs and as the GPU has room."""
-    most = min(jobs, torch.get_num_threads() if cores is None else cores)
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        most = min(most, free // BYTES_OF_A_PROCESS)
-    return max(1, most)
+Outcome = list[Result] | UnbraidError | None
+"""The results of a run, one per set of metrics; the error that refused it; or None if a process could not score it."""
 
 
 def need_processes(device: torch.device, requests: Sequence[Requests]) -> bool:
-    """Return whether runs on a GPU ask for so much that it pays to start processes; some metrics need all runs here."""
-    asked = [name for own in requests for name in own]
+    """Return whether runs on a GPU ask for so much of the cores that it pays to start processes.
+
+    A metric that compares models needs all runs in this process.
+    """
+    asked = [metric[name].facts for own in requests for name in own]
     many = sum(map(bool, requests)) >= MIN_RUNS
-    costly = sum(metric[name].facts.core_seconds for name in asked) >= MIN_CORE_SECONDS
-    compares = any("peers" in metric[name].facts.needs for name in set(asked))
-    can_start = sys.platform == "linux" and torch.get_num_threads() > 1
-    return device.type == "cuda" and many and costly and not compares and can_start
+    costly = sum(facts.core_seconds for facts in asked if not facts.prefers_gpu) >= MIN_CORE_SECONDS
+    compares = any("peers" in facts.needs for facts in asked)
+    return device.type == "cuda" and many and costly and not compares and can_start() and torch.get_num_threads() > 1
+
+
+def can_start() -> bool:
+    """Return whether this system can start such processes."""
+    return sys.platform == "linux"
+
+
+def count_processes(device: torch.device, jobs: int, cores: int | None = None, share: float = 1.0) -> int:
+    """Return how many processes can score at once: one per core and job, in a share of the free memory of a GPU."""
+    most = min(jobs, torch.get_num_threads() if cores is None else cores)
+    if device.type == "cuda":
+        most = min(most, int(share * free_bytes(device)) // BYTES_OF_A_PROCESS)
+    return max(1, most)
 
 
 def score_in_processes(
     jobs: Sequence[Job], device: torch.device, stop: Stop | None = None
-) -> Iterator[list[Result] | None]:
+) -> Generator[list[Result] | None, None, None]:
     """Score runs side by side, and yield the results of each, in order; None if a process could not score it."""
     check_not_stopped(stop)
     with ScoringPool(device, count_processes(device, len(jobs))) as pool:
@@ -91,41 +107,64 @@ class ScoringPool:
         self._threads = ThreadPoolExecutor(processes, "scoring")  # each waits for one process
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
+        self._lock = threading.Lock()  # of the list of workers, and of what follows
+        self._ended = False  # closed, or unable to start processes
         self._shared = SharedGpu.start() if device.type == "cuda" and processes > 1 else None
+        self._uses_shared = self._shared is not None
 
-    def submit(self, job: Job) -> "Future[list[Result] | UnbraidError | None]":
-        """Begin to score a run; the result is one per request, the error that refused it, or None if that failed."""
+    def submit(self, job: Job) -> "Future[Outcome]":
+        """Begin to score a run."""
         return self._threads.submit(self._score, job)
 
-    def _score(self, job: Job) -> list[Result] | UnbraidError | None:
+    def _score(self, job: Job) -> Outcome:
         try:
-            try:
-                worker = self._idle.get_nowait()
-            except queue.Empty:
-                worker = self._start_worker()
-            found = worker.score(job)
-        except (EOFError, OSError):  # the process is gone, or was refused, for which a machine has many reasons
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            worker = self._start_worker()
+        if worker is None:
             return None
+        try:
+            found = worker.score(job)
+        except (EOFError, OSError):  # the process is gone
+            return None
+        except Exception:  # the job, or what came back, cannot be sent between processes
+            found = None
         self._idle.put(worker)
         return found
 
-    def _start_worker(self) -> "_Worker":
-        """Start a process, through the service that shares the GPU if that works."""
-        for shared in (self._shared, None) if self._shared else (None,):
-            worker = _Worker(self.device, shared)
-            self._workers.append(worker)
-            if worker.is_ready():
+    def _start_worker(self) -> "_Worker | None":
+        """Start a process, through the service that shares the GPU if that works; None if no process works."""
+        while not self._ended:
+            shared = self._shared if self._uses_shared else None
+            worker = self._add_worker(shared)
+            if worker is None or worker.is_ready():
                 return worker
-        raise EOFError
+            worker.end()
+            with self._lock:
+                if shared is None and not self._ended:
+                    self._ended = True
+                    warnings.warn("Processes for scores failed, so this one computes them.", stacklevel=2)
+                self._uses_shared = False
+        return None
+
+    def _add_worker(self, shared: SharedGpu | None) -> "_Worker | None":
+        with self._lock:
+            if self._ended:
+                return None
+            with suppress(OSError):  # the system may refuse processes
+                self._workers.append(_Worker(self.device, shared))
+                return self._workers[-1]
+            self._ended = True
+            return None
 
     def close(self) -> None:
-        """End all processes, whatever they are at; scores that they have stored stay."""
+        """End all processes at once; scores that they have stored stay."""
+        with self._lock:
+            self._ended = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.process.terminate()
-        self._threads.shutdown(cancel_futures=True)
-        for worker in self._workers:
-            worker.process.terminate()  # one that was started meanwhile
-            worker.process.wait()
+            worker.end()
+        self._threads.shutdown()
         if self._shared is not None:
             self._shared.stop()
 
@@ -144,30 +183,33 @@ class _Worker:
     def __init__(self, device: torch.device, shared: SharedGpu | None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "unbraid.scoring_worker", str(theirs.fileno()), str(device)]
+            # -P: a file of the working folder, such as random.py, must not be imported
+            command = [sys.executable, "-P", "-m", "unbraid.scoring_worker", str(theirs.fileno()), str(device)]
             source = str(Path(__file__).parents[1])  # where this package is, also if only this process knows
             known = [path for path in (source, os.environ.get("PYTHONPATH")) if path]
             environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(known), "UNBRAID_QUIET": "1"}
             self.process = subprocess.Popen(
-                [*command, "shared"] if shared else command,
+                [*command, "shared"] if shared or is_shared_by_user() else command,
                 env=environment | (shared.environment if shared else {}),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # an error comes back as a result, or is met again by whoever waits
+                stderr=subprocess.DEVNULL,  # an error comes back as a result, or is met again by the caller
             )
         self.connection = Connection(ours.detach())
 
     def is_ready(self) -> bool:
-        """Wait until the process can use the device, and return whether it can; end one that cannot."""
-        try:
-            if self.connection.poll(MAX_SECONDS_TO_START) and self.connection.recv():
-                return True
-        except (EOFError, OSError):
-            pass
-        self.process.kill()
+        """Wait until the process can use the device, and return whether it can."""
+        with suppress(EOFError, OSError):
+            return self.connection.poll(MAX_SECONDS_TO_START) and self.connection.recv()
         return False
 
-    def score(self, job: Job) -> list[Result] | UnbraidError | None:
+    def score(self, job: Job) -> Outcome:
         self.connection.send(job)
+        if not self.connection.poll(MAX_SECONDS_OF_A_RUN):
+            self.end()
         return self.connection.recv()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.core.test_scoring_pool import IdleService
 from unbraid import scoring_pool
 from unbraid.gpu_sharing import PIPES, PROGRAM, SharedGpu
 
@@ -60,10 +62,11 @@ def test_most_machines_have_none(monkeypatch, tmp_path):
     assert SharedGpu.start() is None
 
 
-def test_the_service_ends_with_a_program_that_is_killed(stand_in):
+@pytest.mark.parametrize("kill", ["os.kill(os.getpid(), 9)", "os.killpg(0, 15)", "os.killpg(0, 1)"])
+def test_the_service_ends_with_a_program_that_is_killed(stand_in, kill):
     read_calls = stand_in()
-    code = "import os, signal; from unbraid.gpu_sharing import SharedGpu; SharedGpu.start(); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    code = f"import os; from unbraid.gpu_sharing import SharedGpu; SharedGpu.start(); {kill}"
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60, start_new_session=True)
     for _ in range(200):
         if len(read_calls()) == 2:
             break
@@ -71,13 +74,16 @@ def test_the_service_ends_with_a_program_that_is_killed(stand_in):
     assert [call[0] for call in read_calls()] == ["-d", "quit"]
 
 
-def test_processes_do_without_a_service_that_does_not_work(stand_in, monkeypatch):
-    """A process that cannot use the device through the service is started once more, without it."""
-    stand_in()
+def test_processes_do_without_a_service_that_does_not_work(monkeypatch):
+    """A process that cannot use the device through the service is started again without it, and so are later ones."""
     tried = []
     monkeypatch.setattr(scoring_pool._Worker, "__init__", lambda self, device, shared: tried.append(shared))
     monkeypatch.setattr(scoring_pool._Worker, "is_ready", lambda self: tried[-1] is None)
-    pool = scoring_pool.ScoringPool.__new__(scoring_pool.ScoringPool)
-    pool.device, pool._workers, pool._shared = None, [], "a service"
-    pool._start_worker()
-    assert tried == ["a service", None]
+    monkeypatch.setattr(scoring_pool._Worker, "end", lambda self: None)
+    service = IdleService()
+    with scoring_pool.ScoringPool(torch.device("cpu"), 1) as pool:
+        pool._shared, pool._uses_shared = service, True
+        assert pool._start_worker() is not None
+        assert tried == [service, None]
+        pool._start_worker()
+        assert tried == [service, None, None]

@@ -2,7 +2,10 @@
 
 import pickle
 import shutil
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,13 +13,17 @@ import torch
 import unbraid
 from unbraid import run as run_module, scoring, scoring_pool
 from unbraid.errors import DataError, DiskError, MissingExtraError, SettingError, UsageError
+from unbraid.gpu_sharing import SharedGpu
 from unbraid.metrics import Score, metric
 from unbraid.metrics.arrays import RealFactorError
+from unbraid.plugins import load_files
 from unbraid.run import score_runs
 from unbraid.threads import some_threads
 from unbraid.training.interrupt import Interrupted, Stop
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes score on Linux only")
+
+CPU = torch.device("cpu")
 
 SETTINGS = {"data": "sprites-small", "data.positions": 4, "network": "mlp", "encoder.hidden": (8,)}
 SETTINGS |= {"decoder.hidden": (8,), "z": 2, "batch": 16, "steps": 5}
@@ -92,17 +99,106 @@ def test_a_model_that_was_changed_in_memory_is_scored_here(runs, in_processes):
     assert len(in_processes) == 1
 
 
-def test_a_process_that_dies_leaves_its_run_to_this_one(runs, in_processes, monkeypatch):
-    score, deaths = scoring_pool._Worker.score, []
+def test_a_process_that_dies_leaves_the_rest_of_its_run_to_this_one(runs, in_processes, tmp_path, monkeypatch):
+    """What it has stored is not measured again, except the last metric, of which it may have stored a part."""
+    path = tmp_path / "deadly.py"
+    path.write_text(
+        "import os, sys\n"
+        "from unbraid.metrics import Score, metric\n"
+        '@metric("deadly/own", reference="none")\n'
+        'def die(evaluation):\n    """Die in a process."""\n'
+        '    if sys.argv[0].endswith("scoring_worker.py"):\n        os._exit(1)\n'
+        '    return Score("deadly", "own", 1.0, len(evaluation))\n'
+    )
+    monkeypatch.setenv("UNBRAID_WITH", "")
+    monkeypatch.setattr(metric, "_entries", dict(metric._entries))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "deadly", raising=False)
+    load_files([path])
+    ((run, scores),) = score_runs(runs[:1], "kl/closed-form", "reconstruction/l1", "deadly/own")
+    asked = ["kl/closed-form", "reconstruction/l1", "deadly/own"]
+    assert [f"{score.metric}/{score.protocol}" for score in scores] == asked
+    stored = [f"{line['metric']}/{line['protocol']}" for line in run.folder.read_lines("scores")]
+    assert stored == [asked[0], asked[1], asked[1], asked[2]]
 
-    def die_once(worker, job):
-        if not deaths:
-            deaths.append(worker.process.kill())
-        return score(worker, job)
 
-    monkeypatch.setattr(scoring_pool._Worker, "score", die_once)
-    assert all(len(found) == 1 for found in values(score_runs(runs, "kl/closed-form")))
-    assert deaths
+def test_a_setting_that_cannot_be_sent_gives_its_usual_error(runs, in_processes):
+    with pytest.raises(SettingError, match="bins"):
+        list(score_runs(runs[:1], "mig/histogram-mean", bins=lambda: 1))
+
+
+def test_a_file_of_the_working_folder_is_not_imported(runs, in_processes, tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_module, "_score_rest", lambda *_: pytest.fail("the process died"))
+    assert len(list(score_runs(runs[:1], "kl/closed-form"))) == 1
+
+
+class IdleService(SharedGpu):
+    """A service that does nothing."""
+
+    def __init__(self):
+        self.environment = {}
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """All processes that are started."""
+    started, start = [], scoring_pool._Worker.__init__
+    monkeypatch.setattr(
+        scoring_pool._Worker, "__init__", lambda self, *given: started.append(self) or start(self, *given)
+    )
+    return started
+
+
+def test_an_error_of_the_caller_ends_the_processes(runs, in_processes, workers):
+    with pytest.raises(UsageError, match="modalities"):
+        list(score_runs(runs, "coherence/classifier"))
+    assert workers
+    assert all(worker.process.poll() is not None for worker in workers)
+
+
+def test_a_pool_that_is_closed_at_once_starts_nothing_more(runs, workers):
+    """Through a service a process that does not start is started again without it, but not after the end."""
+    pool = scoring_pool.ScoringPool(CPU, 2)
+    pool._shared, pool._uses_shared = IdleService(), True
+    begun = [pool.submit(scoring.Job(run.path, run.path, ({"kl/closed-form": {}},))) for run in runs]
+    end = time.monotonic() + 30
+    while not workers and time.monotonic() < end:
+        time.sleep(0.01)
+    pool.close()
+    assert workers
+    assert len(workers) <= 2
+    assert all(worker.process.poll() is not None for worker in workers)
+    assert all(future.cancelled() or future.result() is None for future in begun)
+    assert not any(run.scores for run in runs)
+
+
+def test_processes_that_never_work_are_tried_once(runs, workers, monkeypatch):
+    monkeypatch.setattr(scoring_pool._Worker, "is_ready", lambda self: False)
+    with pytest.warns(UserWarning, match="this one computes them"), scoring_pool.ScoringPool(CPU, 1) as pool:
+        begun = [pool.submit(scoring.Job(run.path, run.path, ({"kl/closed-form": {}},))) for run in runs]
+        assert [future.result() for future in begun] == [None] * 3
+    assert len(workers) == 1
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_parent_that_is_killed(runs):
+    code = (
+        "import os, sys, torch; from pathlib import Path; from unbraid import scoring, scoring_pool\n"
+        "pool = scoring_pool.ScoringPool(torch.device('cpu'), 1); worker = pool._start_worker()\n"
+        "print(worker.process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False, timeout=120)
+    status = Path(f"/proc/{int(ran.stdout)}")
+    for _ in range(100):
+        if not status.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail("the process is still there")
 
 
 def test_a_request_that_is_wrong_raises_its_error(runs, in_processes):
@@ -110,24 +206,26 @@ def test_a_request_that_is_wrong_raises_its_error(runs, in_processes):
         list(score_runs(runs, "sap/linear-svm", factors=("colour",)))
 
 
-def test_a_stop_ends_the_processes(runs, in_processes):
-    stop, jobs = Stop(), [scoring.Job(run.path, ({"kl/closed-form": {}},)) for run in runs]
-    results = scoring_pool.score_in_processes(jobs, torch.device("cpu"), stop)
+def test_a_stop_ends_the_processes(runs, workers):
+    stop, jobs = Stop(), [scoring.Job(run.path, run.path, ({"kl/closed-form": {}},)) for run in runs]
+    results = scoring_pool.score_in_processes(jobs, CPU, stop)
     assert next(results)
     stop.requested = True
     with pytest.raises(Interrupted):
         list(results)
+    assert all(worker.process.poll() is not None for worker in workers)
 
 
 def test_processes_are_for_many_costly_scores_on_a_gpu():
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    costly = {"dci/booster": {}, "infomec/knn": {}}
+    costly = {"downstream/logistic": {}, "infomec/knn": {}}
     with some_threads(4):
         assert scoring_pool.need_processes(cuda, [costly] * 10)
         assert not scoring_pool.need_processes(cpu, [costly] * 10)
         assert not scoring_pool.need_processes(cuda, [costly] * 3)
         assert not scoring_pool.need_processes(cuda, [costly, {}, {}, {}] * 2)
         assert not scoring_pool.need_processes(cuda, [{"mig/histogram-mean": {}}] * 10)
+        assert not scoring_pool.need_processes(cuda, [{"dci/random-forest": {}}] * 100)  # the GPU grows them
         assert not scoring_pool.need_processes(cuda, [{**costly, "udr/spearman": {}}] * 10)
     with some_threads(1):
         assert not scoring_pool.need_processes(cuda, [costly] * 10)
@@ -152,10 +250,11 @@ def test_errors_travel_between_processes(error):
 
 
 def test_as_many_processes_as_cores_jobs_and_memory_allow(monkeypatch):
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert scoring_pool.count_processes(cpu, jobs=3, cores=8) == 3
-    assert scoring_pool.count_processes(cpu, jobs=30, cores=8) == 8
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * 2**30, 24 * 2**30))
+    cuda = torch.device("cuda")
+    assert scoring_pool.count_processes(CPU, jobs=3, cores=8) == 3
+    assert scoring_pool.count_processes(CPU, jobs=30, cores=8) == 8
+    monkeypatch.setattr(scoring_pool, "free_bytes", lambda device: 10 * 2**30)
     assert scoring_pool.count_processes(cuda, jobs=30, cores=8) == 3
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 24 * 2**30))
+    assert scoring_pool.count_processes(cuda, jobs=30, cores=8, share=0.5) == 1
+    monkeypatch.setattr(scoring_pool, "free_bytes", lambda device: 2**30)
     assert scoring_pool.count_processes(cuda, jobs=30, cores=8) == 1

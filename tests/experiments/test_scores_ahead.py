@@ -158,7 +158,9 @@ def unscored(in_turn, tmp_path):
 
 
 def wait_for_scores(run, count):
+    end = time.monotonic() + 60
     while len(run.read_lines("scores")) < count:
+        assert time.monotonic() < end, "no scores came"
         time.sleep(0.05)
 
 

@@ -109,6 +109,7 @@ def test_a_seed_has_one_result(device):
         assert not np.array_equal(one.importance, three.importance)
 
 
+@pytest.mark.slow
 def test_targets_and_parts_do_not_know_of_each_other(device, monkeypatch):
     """Classes that a target does not have, or targets that a kernel grows beside, change nothing."""
     x, labels, numbers = draw(36, classes=4)
@@ -182,6 +183,9 @@ def test_where_forests_are_ours(monkeypatch):
     assert can_grow(**ask)
     assert not can_grow(**ask | {"device": "cpu"})
     assert not can_grow(**ask | {"test": x[:0]})
+    assert not can_grow(**ask | {"test": np.full_like(x, 1e39)})  # float32 has no such numbers
+    assert not can_grow(**ask | {"train": np.zeros((len(x), 513))})
+    assert not can_grow(**ask | {"train": np.round(x[:1]).repeat(len(x), 0)})  # mixed leaves of many rows
     assert not can_grow(**ask | {"targets": [Target(labels, 2**28)]})
     with without_kernels():
         assert not can_grow(**ask)

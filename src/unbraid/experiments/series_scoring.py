@@ -20,6 +20,7 @@ from unbraid.metrics import Score
 from unbraid.report.tables import Member
 from unbraid.scores_ahead import ScoresAhead
 from unbraid.scoring import read_left_out
+from unbraid.scoring_pool import can_start
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
 from unbraid.sweeps.run import describe_left_out
@@ -133,8 +134,8 @@ class SeriesScoring:
 
     @property
     def overlaps(self) -> bool:
-        """True if training leaves cores to scores."""
-        return self.device.type != "cpu"
+        """True if training leaves cores to scores, and this system can start processes for them."""
+        return self.device.type != "cpu" and can_start()
 
     @property
     def has_verdicts(self) -> bool:

@@ -46,8 +46,6 @@ class Schedule(NamedTuple):
     elsewhere: list[str]
     """Names of metrics that processes measure, those that should be done first coming first."""
     measure: Measure
-    is_done: Callable[[str], bool]
-    """Tells whether a process has measured a metric, without waiting for it."""
 
     @property
     def order(self) -> list[str]:
@@ -109,10 +107,7 @@ def _schedule(
         with some_threads(threads), blas_threads(threads):
             return evaluate(evaluation, [name], **requests[name])
 
-    def is_done(name: str) -> bool:
-        return crew is not None and crew.has(places[name])
-
-    return Schedule([name for name in requests if name not in places], list(places)[::-1], measure, is_done)
+    return Schedule([name for name in requests if name not in places], list(places)[::-1], measure)
 
 
 def _can_fork() -> bool:
@@ -172,11 +167,6 @@ class _Crew:
             else:
                 self._receive(None)
         return self.found.get(place)
-
-    def has(self, place: int) -> bool:
-        """Return whether the scores of a job have come back."""
-        self._receive_all()
-        return self.found.get(place) is not None
 
     def dismiss(self) -> None:
         """End the processes, whatever they are at."""

@@ -65,9 +65,8 @@ def code_metric(
         def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
             table, rows = _tabulate(evaluation, factors, chosen, codes, draw=published and "rows" in known)
             own = {key: value for key, value in chosen.items() if key in known}
-            stays = facts.get("prefers_gpu") or _codes_stay_on_gpu
-            small = table.codes.numel() <= MAX_CODES_OF_A_CORE and not stays
-            if small or (facts.get("prefers_core") and not _codes_stay_on_gpu):
+            few = table.codes.numel() <= MAX_CODES_OF_A_CORE and not facts.get("prefers_gpu")
+            if (few or facts.get("prefers_core")) and not _codes_stay_on_gpu:
                 table = table.to_cpu()
 
             drawn = "rows" in rows and "train" in chosen

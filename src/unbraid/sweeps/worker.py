@@ -5,6 +5,7 @@ import gc
 from collections.abc import Sequence
 
 from unbraid.data.factors import FactorDataset
+from unbraid.data.find import GIVEN
 from unbraid.errors import RunError
 from unbraid.memory import is_out_of_memory
 from unbraid.plugins import load_files
@@ -12,11 +13,12 @@ from unbraid.progress import announce
 from unbraid.run import Run
 from unbraid.scoring import (
     Job,
+    Result,
     assign_settings,
     check_not_stopped,
     find_missing_metrics,
     list_notes,
-    score_missing,
+    score_subjects,
 )
 from unbraid.scoring_pool import need_processes, score_in_processes
 from unbraid.store import RunFolder
@@ -82,27 +84,23 @@ def _train(
 
 
 def _score(runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None) -> list[str]:
+    """Measure the metrics that runs lack, in processes if there is much to do, and return notes."""
     requests = [assign_settings(find_missing_metrics(run, metrics), {}) for run in runs]
-    if need_processes(dataset.device, requests):
+    results: list[Result] = []
+    if runs[0].config.data.name != GIVEN and need_processes(dataset.device, requests):
         free_memory()  # of the training, for the processes
-        jobs = [Job(run.path, (own,), missing_only=True) for run, own in zip(runs, requests, strict=True)]
-        results = list(score_in_processes(jobs, dataset.device, stop))
-        notes = list_notes(result for found in results for result in found or ())
-        runs = [run for run, found in zip(runs, results, strict=True) if found is None]
-        return [*notes, *_score_here(runs, dataset, metrics, stop)] if runs else notes
-    return _score_here(runs, dataset, metrics, stop)
-
-
-def _score_here(
-    runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None
-) -> list[str]:
+        jobs = [Job(run.path, run.root, (own,), missing_only=True) for run, own in zip(runs, requests, strict=True)]
+        found = list(score_in_processes(jobs, dataset.device, stop))
+        results = [result for each in found for result in each or ()]
+        runs = [run for run, each in zip(runs, found, strict=True) if each is None]
     failures, subjects = [], []
     for run in runs:
         try:
             subjects.append(Run(run, dataset=dataset).subject())
         except RunError as error:  # the other runs still get their scores
             failures.append(str(error))
-    return score_missing(subjects, metrics, stop=stop, failures=failures)
+    results += score_subjects(subjects, metrics, missing_only=True, stop=stop)
+    return list_notes(results, failures)
 
 
 @functools.lru_cache(maxsize=1)

@@ -334,8 +334,8 @@ class GroupTraining:
         """Write the final weights of finished members, and return how each member ended.
 
         A group that is killed between two members continues as a whole, from its last checkpoint if there is one, since
-        a member that trains alone is rounded differently. If every member has diverged, the checkpoints stay for inspection;
-        otherwise they are removed.
+        a member that trains alone is rounded differently. If every member has diverged, the checkpoints stay for
+        inspection; otherwise they are removed.
         """
         self.drop_diverged()
         self._write_weights(lambda folder, tensors: folder.save_model(tensors))

@@ -67,7 +67,7 @@ tree_metric = partial(
 )
 @tree_metric(
     "dci/random-forest",
-    "DCI by a random forest as scikit-learn's, which a GPU grows with other random numbers.",
+    "DCI by a random forest: scikit-learn's, or on a GPU our own, with other random numbers.",
     core_seconds=13.6,
     prefers_gpu=True,
     perfect={"informativeness": 1.0},
@@ -185,6 +185,8 @@ def _build_scores(
         "latents": list(latents),
         "split": [len(task.train), len(task.test)],
     }
+    if task.predictor == "random-forest":
+        shared["device"] = task.device.type  # a GPU grows other trees
     if not importance.any():
         shared["note"] = "no latent has any importance, so disentanglement and completeness are 0"
     smallest = 0.0 if task.compat is None else 1e-11

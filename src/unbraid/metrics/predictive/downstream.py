@@ -109,7 +109,9 @@ def downstream(
     scores, chance = [], share_of_most_frequent(known.values[split.test])
     for place, (size, hits) in enumerate(zip(sizes, correct, strict=True)):
         by_factor = dict(zip(known.names, hits.mean(0).tolist(), strict=True))
-        details = {"accuracy": by_factor, "labels": size, "test": len(split.test), "chance": chance}
+        details: dict[str, Any] = {"accuracy": by_factor, "labels": size, "test": len(split.test), "chance": chance}
+        if protocol == "random-forest":
+            details["device"] = predict.device.type  # a GPU grows other trees
         value, part = float(hits.mean()), f"{size}-labels"
         spread = Spread.of_refits(hits.mean(1), refits[:, place], shares[place])
         interval = spread and spread.share_interval(value, len(split.test))

@@ -28,6 +28,12 @@ TRITON = find_spec("triton") is not None
 MAX_NUMBERS = 2**29
 """Rows x codes up to which positions in the lists of a tree are 32-bit numbers."""
 
+MAX_CODES = 512
+"""Codes up to which the kernel compiles within seconds."""
+
+MIN_DIFFERENT_ROWS = 1 / 8
+"""Share of different rows of codes; with fewer, leaves of many equal rows with different values take long to ask."""
+
 MAX_PREDICTIONS = 2**28
 """Numbers of 8 bytes for the predictions of all trees or for all classes."""
 
@@ -49,13 +55,20 @@ def can_grow(
 ) -> bool:
     """Return whether `grow_forest` can fit these targets to these codes on this device."""
     on_gpu = torch.device(device).type == "cuda" and TRITON and allows_kernels()
+    if not on_gpu or not 0 < train.size <= MAX_NUMBERS or not 0 < test.size <= MAX_NUMBERS:
+        return False
     outputs = len(targets) * max((trees if target.size is None else target.size for target in targets), default=0)
     return (
-        on_gpu
-        and 0 < train.size <= MAX_NUMBERS
-        and 0 < test.size <= MAX_NUMBERS
+        train.shape[1] <= MAX_CODES
         and outputs * len(test) <= MAX_PREDICTIONS
+        and all(bool(np.abs(codes).max() <= np.finfo(np.float32).max) for codes in (train, test))
+        and _count_different(train) >= MIN_DIFFERENT_ROWS * len(train)
     )
+
+
+def _count_different(codes: np.ndarray) -> int:
+    """Return the number of different rows, by a random mixture of their codes."""
+    return len(np.unique(codes @ np.random.default_rng(0).standard_normal(codes.shape[1])))
 
 
 class _Settings(NamedTuple):

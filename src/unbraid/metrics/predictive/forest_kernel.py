@@ -365,11 +365,11 @@ def predict(
             of_leaf = tl.load(lists + first + i, mask=i < size, other=0)
             total += tl.load(weights + of_leaf, mask=i < size, other=0)
             i += 1
-        share = VOTE // tl.maximum(total, 1)
+        total = tl.maximum(total, 1)
         i = 0
         while i < longest:
             of_leaf = tl.load(lists + first + i, mask=i < size, other=0)
             label = tl.load(values + of_leaf, mask=i < size, other=0)
             weight = tl.load(weights + of_leaf, mask=i < size, other=0)
-            tl.atomic_add(votes + label, weight * share, mask=i < size, sem="relaxed")
+            tl.atomic_add(votes + label, weight.to(tl.int64) * VOTE // total, mask=i < size, sem="relaxed")
             i += 1

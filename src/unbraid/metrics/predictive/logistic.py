@@ -169,7 +169,7 @@ def _solve_softmax(
     """Return weights [values, inputs] of one factor, and the last factorised Hessian; `known` is one to begin with."""
     width, columns, share = inputs.shape[1], inputs.T.contiguous(), weights / weights.sum()
     penalty, pairs = _build_penalty(inputs, ridge), _Pairs(inputs, ridge, share)
-    enough = max(PAIRS_OF_VALUES, MAX_NUMBERS_ON_GPU // len(inputs)) if inputs.is_cuda else PAIRS_OF_VALUES
+    pairs_at_once = max(PAIRS_OF_VALUES, MAX_NUMBERS_ON_GPU // len(inputs)) if inputs.is_cuda else PAIRS_OF_VALUES
 
     def evaluate(theta):
         theta = theta.view(values, width)
@@ -184,7 +184,7 @@ def _solve_softmax(
     def hessian(theta):
         p = (theta.view(values, width) @ columns).softmax(0).to(pairs.dtype)
         whole = inputs.new_empty(values, values, width, width)
-        for first, last in _pair_values(values, enough):
+        for first, last in _pair_values(values, pairs_at_once):
             k, other = torch.triu_indices(last - first, values - first, device=p.device) + first
             joint = p[k] * p[other] if p.is_cuda else torch.cat([p[i:] * p[i] for i in range(first, last)])
             whole[k, other] = whole[other, k] = -pairs.moments(joint)
