@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from tests.support.sweeps import SMALL, WORDS, fail_at_batch_16, sweep, weights
 from unbraid import scoring
-from unbraid.errors import RunError, UsageError
+from unbraid.errors import DiskError, RunError, UsageError
 from unbraid.metrics import Evaluation
 from unbraid.progress import progress
 from unbraid.store import RunFolder
@@ -131,6 +132,26 @@ def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path
     for run, tensors in weights(again).items():
         assert all(torch.equal(tensor, weights(made)[run][name]) for name, tensor in tensors.items())
     assert [line["step"] for line in again.runs[0].history] == [line["step"] for line in made.runs[0].history]
+
+
+def test_weights_of_many_members_are_written_several_at_once(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "MAX_WRITERS", 2)
+    save, threads = RunFolder.save_model, set()
+
+    def note_thread(folder, tensors):
+        threads.add(threading.current_thread().name)
+        save(folder, tensors)
+
+    def fail(folder, tensors):
+        raise DiskError(f"{folder.model_path} cannot be written: the disk is full.")
+
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="the disk is full"):
+        patch.setattr(RunFolder, "save_model", fail)
+        sweep(tmp_path)
+    monkeypatch.setattr(RunFolder, "save_model", note_thread)
+    for run, tensors in weights(sweep(tmp_path)).items():
+        assert all(torch.equal(tensor, weights(made)[run][name]) for name, tensor in tensors.items())
+    assert len(threads) == 2
 
 
 def test_a_group_that_is_killed_between_its_last_files_trains_again_as_a_whole(made, tmp_path, monkeypatch):

@@ -311,11 +311,12 @@ class GroupTraining:
         self._write_weights(lambda folder, tensors: folder.save_snapshot(step, tensors))
 
     def _write_weights(self, write: Callable[[RunFolder, dict[str, Tensor]], None]) -> None:
-        """Write the weights of the members that have not diverged, several at once: each waits for the disk."""
-        with ThreadPoolExecutor(MAX_WRITERS) as pool:
+        """Write the weights of members that have not diverged; of many, several at once, as each waits for the disk."""
+        workers = MAX_WRITERS if len(self.running) > MAX_WRITERS else 1
+        with ThreadPoolExecutor(workers) as pool:
             under_way: deque[Future[None]] = deque()
             for member, folder in self.running.items():
-                if len(under_way) == MAX_WRITERS:  # so many are in memory
+                if len(under_way) == workers:  # so many are in memory
                     under_way.popleft().result()
                 tensors = {name: tensor.cpu() for name, tensor in self.state.final_tensors(member).items()}
                 under_way.append(pool.submit(write, folder, tensors))
