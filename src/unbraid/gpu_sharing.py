@@ -1,7 +1,7 @@
 """NVIDIA's Multi-Process Service (MPS), through which several processes use one GPU at the same time.
 
 Without it, a GPU gives each process turns of a few milliseconds. Processes that mostly start small kernels then wait
-for each other: 16 of them score only 1.6 times as many models as one does.
+for each other.
 
     python -m unbraid.gpu_sharing PROGRAM FOLDER
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from unbraid.explore import AUTO, MAX_KB, ExploredRun, ExplorerPage, Precision, 
 from unbraid.exports import export_model
 from unbraid.hub import push_folder
 from unbraid.memory import explain_out_of_memory
-from unbraid.metrics.background import Requests
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.comparison import Comparison, compare_evaluations
 from unbraid.models import Model, as_multimodal, generation
@@ -34,7 +32,6 @@ from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, 
 from unbraid.scoring import (
     Job,
     Result,
-    ScoringPlan,
     Subject,
     assign_settings,
     choose_compared_metrics,
@@ -43,7 +40,7 @@ from unbraid.scoring import (
     describe_skipped,
     score_subjects,
 )
-from unbraid.scoring_pool import need_processes, score_in_processes
+from unbraid.scoring_pool import need_processes, score_all
 from unbraid.store import RunFolder
 from unbraid.stored_model import check_same_data as check_same_data, load_dataset, load_model
 from unbraid.tracking import Trackers, check_trackers
@@ -344,7 +341,9 @@ def score_runs(
         raise UsageError("Runs that are scored together must have been trained on the same data.")
     failures: list[str] = []
     if _need_processes(runs, names, settings):
-        found = _score_in_processes(runs, names, rows, save, settings)
+        requests = (assign_settings(names, settings),)
+        jobs = [Job(run.path, run.folder.root, requests, rows, frozenset(names), save=save) for run in runs]
+        found = score_all(jobs, runs[0].device, lambda place: runs[place].subject(rows))
     else:
         found = _score_here(runs, names, rows, save, settings)
     with closing(found):  # an error here must end the processes there
@@ -380,45 +379,6 @@ def _need_processes(runs: Sequence[Run], names: Sequence[str], settings: Mapping
     if not (names and as_stored and same_rows):
         return False
     return need_processes(runs[0].device, [assign_settings(names, settings)] * len(runs))
-
-
-def _score_in_processes(
-    runs: Sequence[Run], names: Sequence[str], rows: int | None, save: bool, settings: Mapping[str, Any]
-) -> Generator[Result, None, None]:
-    """Score runs in processes; when these have ended, score here what they left."""
-    requests = assign_settings(names, settings)
-    jobs = [Job(run.path, run.folder.root, (requests,), rows, frozenset(names), save=save) for run in runs]
-    before = [len(run.folder.read_lines("scores")) for run in runs]
-    waiting: list[tuple[int, list[Result] | None]] = []  # the first that was left, and those after it
-    with closing(score_in_processes(jobs, runs[0].device)) as found:
-        for place, results in enumerate(found):
-            if results is None or waiting:
-                waiting.append((place, results))
-            else:
-                yield results[0]
-    for place, results in waiting:
-        if results is None:
-            yield _score_rest(runs[place], before[place], requests, names, rows, save)
-        else:
-            yield results[0]
-
-
-def _score_rest(
-    run: Run, stored: int, requests: Requests, names: Sequence[str], rows: int | None, save: bool
-) -> Result:
-    """Measure what a process did not before it ended; it had stored the scores after the first `stored` ones."""
-    lines = [Score.from_record(line) for line in run.folder.read_lines("scores")[stored:]]
-    by_metric = {name: [each for each in lines if f"{each.metric}/{each.protocol}" == name] for name in requests}
-    done = {name: scores for name, scores in by_metric.items() if scores}
-    if done:
-        done.popitem()  # it may have stored only a part of the last one
-    rest = {name: own for name, own in requests.items() if name not in done}
-    plan = ScoringPlan(frozenset(names), save=save)
-    with plan.open([(run.subject(rows), rest)]) as (scoring,):
-        scoring.measure(scoring.schedule.order)
-        result = scoring.finish()
-    scores = done | result.scores
-    return replace(result, scores={name: scores[name] for name in requests if name in scores})
 
 
 def compare_runs(

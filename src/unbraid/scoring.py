@@ -239,10 +239,10 @@ class Job(NamedTuple):
     missing_only: bool = False
     save: bool = True
 
-    def score(self, subject: Subject) -> list[Result]:
-        """Measure the metrics in this process, and return a result for each set of them."""
+    def score(self, subject: Subject, background: bool | None = False) -> list[Result]:
+        """Measure the metrics here, and return a result for each set of them; `background` as in `schedule_metrics`."""
         plan, results = ScoringPlan(self.required, self.missing_only, save=self.save), []
-        with plan.open([(subject, own) for own in self.requests], background=False) as runs:
+        with plan.open([(subject, own) for own in self.requests], background) as runs:
             for run in runs:
                 run.measure(run.schedule.order)
                 results.append(run.finish())

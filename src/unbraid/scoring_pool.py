@@ -16,9 +16,10 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -29,9 +30,10 @@ import torch
 from unbraid.errors import UnbraidError
 from unbraid.gpu_sharing import SharedGpu, is_shared_by_user
 from unbraid.metrics.background import Requests
-from unbraid.metrics.base import metric
+from unbraid.metrics.base import Score, metric
 from unbraid.progress import track
-from unbraid.scoring import Job, Result, check_not_stopped
+from unbraid.scoring import Job, Result, Subject, check_not_stopped
+from unbraid.store import RunFolder
 from unbraid.training.grouping import free_bytes
 from unbraid.training.interrupt import Stop
 
@@ -40,7 +42,7 @@ BYTES_OF_A_PROCESS = 3 * 2**30
 
 MIN_RUNS = 4
 MIN_CORE_SECONDS = 60.0
-"""Expected seconds of a core from which processes are started to score runs; they take about 8 seconds to start."""
+"""Expected seconds of a core from which processes are started to score runs; they take several seconds to start."""
 
 MAX_SECONDS_TO_START = 120.0
 """How long a process may take until it can use the device."""
@@ -97,6 +99,43 @@ def score_in_processes(
             if isinstance(found, UnbraidError):
                 raise found
             yield found
+
+
+def score_all(
+    jobs: Sequence[Job], device: torch.device, open_subject: Callable[[int], Subject]
+) -> Generator[Result, None, None]:
+    """Score runs in processes, and yield the result of each job, in order.
+
+    What the processes left is measured here when they have ended; `open_subject` opens the run of a job.
+    """
+    before = [len(_read_scores(job)) for job in jobs]
+    waiting: list[tuple[int, list[Result] | None]] = []  # the first job that was left, and those after it
+    with closing(score_in_processes(jobs, device)) as found:
+        for place, results in enumerate(found):
+            if results is None or waiting:
+                waiting.append((place, results))
+            else:
+                yield results[0]
+    for place, results in waiting:
+        yield results[0] if results is not None else _score_rest(jobs[place], before[place], open_subject(place))
+
+
+def _score_rest(job: Job, stored: int, subject: Subject) -> Result:
+    """Measure what a process did not before it ended; it had stored the scores after the first `stored` ones."""
+    done: dict[str, list[Score]] = {}
+    for score in _read_scores(job)[stored:]:
+        done.setdefault(f"{score.metric}/{score.protocol}", []).append(score)
+    if done:
+        done.popitem()  # it may have stored only a part of the last one
+    (requests,) = job.requests
+    rest = {name: settings for name, settings in requests.items() if name not in done}
+    (result,) = job._replace(requests=(rest,)).score(subject, background=None)
+    scores = done | result.scores
+    return replace(result, scores={name: scores[name] for name in requests if name in scores})
+
+
+def _read_scores(job: Job) -> list[Score]:
+    return [Score.from_record(line) for line in RunFolder(job.folder, job.root).read_lines("scores")]
 
 
 class ScoringPool:

@@ -130,7 +130,7 @@ def test_a_setting_that_cannot_be_sent_gives_its_usual_error(runs, in_processes)
 def test_a_file_of_the_working_folder_is_not_imported(runs, in_processes, tmp_path, monkeypatch):
     (tmp_path / "random.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_module, "_score_rest", lambda *_: pytest.fail("the process died"))
+    monkeypatch.setattr(scoring_pool, "_score_rest", lambda *_: pytest.fail("the process died"))
     assert len(list(score_runs(runs[:1], "kl/closed-form"))) == 1
 
 

@@ -72,7 +72,7 @@ def _count_different(codes: np.ndarray) -> int:
 
 
 class _Settings(NamedTuple):
-    """What scikit-learn calls n_estimators, random_state, bootstrap, max_features and min_samples_split."""
+    """Settings of a forest; scikit-learn: n_estimators, random_state, bootstrap, max_features and min_samples_split."""
 
     trees: int
     seed: int
@@ -111,7 +111,7 @@ def grow_forest(
 
 
 class _Grown(NamedTuple):
-    """What the kernels return for targets of one kind: see `grow` and `predict`."""
+    """Results of the kernels `grow` and `predict` for targets of one kind."""
 
     importances: Tensor
     votes: Tensor
