@@ -153,7 +153,8 @@ class _Forest:
 
     def _grow(self, values: Tensor, classes: int) -> _Grown:
         """Grow the trees of all targets, as many at once as fit into memory, and let them predict."""
-        from unbraid.metrics.predictive import forest_kernel
+        from unbraid.metrics.predictive.forest_kernel import grow
+        from unbraid.metrics.predictive.forest_vote_kernel import predict
 
         real, trees = values.is_floating_point(), self.settings.trees
         drawn = self.settings.max_features or (self.features if real else max(1, math.isqrt(self.features)))
@@ -165,14 +166,14 @@ class _Forest:
             lists, counts, *nodes = (tensor[: jobs - first] for tensor in scratch)
             sizes = self.rows, self.features, trees, first, classes
             launch(
-                forest_kernel.grow, (len(lists),),
+                grow, (len(lists),),
                 self.codes, values, self.order, self.weights, self.seeds, lists, counts, *nodes,
                 grown.importances, *sizes, drawn, self.settings.min_rows,
                 REAL=real, WIDTH=1 << (self.features - 1).bit_length(), TILE=TILE, BLOCK=BLOCK,
                 num_warps=WARPS, num_stages=1, enable_fp_fusion=False,
             )  # fmt: skip
             launch(
-                forest_kernel.predict, (len(lists), -(-self.asked // ROWS_TO_PREDICT)),
+                predict, (len(lists), -(-self.asked // ROWS_TO_PREDICT)),
                 self.test, values, self.weights, lists, *nodes, grown.votes, grown.means, *sizes, self.asked,
                 REAL=real, BLOCK=ROWS_TO_PREDICT, num_stages=1,
             )  # fmt: skip

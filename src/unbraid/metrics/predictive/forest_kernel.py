@@ -1,4 +1,4 @@
-"""Triton kernels of `forest.py`: `grow` grows one tree per program, `predict` asks each tree for a block of test rows.
+"""Triton kernel of `forest.py` that grows one tree per program; `forest_vote_kernel` asks the trees.
 
 A tree keeps, for each code, the list of its rows sorted by that code. A node is a segment of every list. A split
 divides each segment in two, stably, so the lists stay sorted and nothing is ever sorted again. There are two copies of
@@ -20,9 +20,6 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
-
-VOTE = tl.constexpr(1 << 40)
-"""A tree's vote for a row, of which the classes in a leaf get shares; whole numbers add up to the same in any order."""
 
 _GAP = tl.constexpr(1e-7)
 """Codes that differ by no more are the same value, as in scikit-learn."""
@@ -118,6 +115,183 @@ def _divide(
     return target
 
 
+@triton.jit
+@no_type_check
+def _sum_node(lists, weights, values, totals, first, size, classes, REAL: tl.constexpr, BLOCK: tl.constexpr):
+    """Return a node's weight, sum, sum of squares, mean and impurity, whether it is pure, and its largest class.
+
+    The squares are those of class weights, or of values if REAL. `totals` gets the class weights of a large node.
+    """
+    lane = tl.arange(0, BLOCK)
+    is_large = size > BLOCK
+    weight_lanes = tl.zeros([BLOCK], tl.int32)
+    sum_lanes = tl.zeros([BLOCK], tl.float64)
+    square_lanes = tl.zeros([BLOCK], tl.float64)
+    least = tl.full([BLOCK], float("inf"), tl.float64)
+    most = tl.full([BLOCK], float("-inf"), tl.float64)
+    label_lanes = tl.full([BLOCK], -1, tl.int32)
+    if not REAL:
+        _clear(totals, tl.where(is_large, classes, 0), BLOCK)
+    i = 0
+    while i < size:
+        inside = i + lane < size
+        row = tl.load(lists + first + i + lane, mask=inside, other=0)
+        weight = tl.load(weights + row, mask=inside, other=0)
+        weight_lanes += weight
+        if REAL:
+            value = tl.load(values + row, mask=inside, other=0.0)
+            sum_lanes += weight * value
+            square_lanes += weight * value * value
+            least = tl.minimum(least, tl.where(inside, value, float("inf")))
+            most = tl.maximum(most, tl.where(inside, value, float("-inf")))
+        else:
+            label = tl.load(values + row, mask=inside, other=-1)
+            before, within = _match(label, weight, BLOCK)
+            if is_large:
+                before = _count(totals, label, weight, before, within, inside)
+            square_lanes += (weight.to(tl.int64) * (2 * before + weight)).to(tl.float64)
+            label_lanes = tl.maximum(label_lanes, label)
+        i += BLOCK
+    node_weight = tl.sum(weight_lanes, 0).to(tl.float64)
+    node_sum = tl.sum(sum_lanes, 0)
+    node_square = tl.sum(square_lanes, 0)
+    if REAL:
+        mean = node_sum / node_weight
+        impurity = node_square / node_weight - mean * mean
+        is_pure = (impurity <= _EPSILON) | (tl.max(most, 0) <= tl.min(least, 0))
+    else:
+        mean = node_sum
+        impurity = 1.0 - node_square / (node_weight * node_weight)
+        is_pure = impurity <= _EPSILON
+    return node_weight, node_sum, node_square, mean, impurity, is_pure, tl.max(label_lanes, 0)
+
+
+@triton.jit
+@no_type_check
+def _scan_code(
+    list_start, values_of_code, weights, values, totals, lefts, size, classes, node_weight, node_sum, node_square,
+    feature, visited, best, best_feature, best_threshold, best_place, REAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the best split of each lane after the splits of one code, from its sorted list, were tried, too.
+
+    A split is a value, a code, a threshold and a place in the order of all splits, of which the first wins.
+    """
+    lane = tl.arange(0, BLOCK)
+    is_large = size > BLOCK
+    weight_base = 0
+    sum_base = node_weight * 0
+    cross_base = node_weight * 0
+    if not REAL:
+        _clear(lefts, tl.where(is_large, classes, 0), BLOCK)
+    i = 0
+    while i < size:
+        at = i + lane
+        inside = at < size
+        row = tl.load(list_start + at, mask=inside, other=0)
+        following = tl.load(list_start + at + 1, mask=at + 1 < size, other=0)
+        x = tl.load(values_of_code + row, mask=inside, other=0.0)
+        x_next = tl.load(values_of_code + following, mask=at + 1 < size, other=0.0)
+        weight = tl.load(weights + row, mask=inside, other=0)
+        weight_left = (weight_base + tl.cumsum(weight, 0)).to(tl.float64)
+        weight_right = node_weight - weight_left
+        safe_right = tl.where(weight_right > 0, weight_right, 1.0)
+        if REAL:
+            value = tl.load(values + row, mask=inside, other=0.0)
+            added = weight * value
+            sum_left = sum_base + tl.cumsum(added, 0)
+            sum_right = node_sum - sum_left
+            quality = sum_left * sum_left / weight_left + sum_right * sum_right / safe_right
+            crossed = added
+        else:
+            label = tl.load(values + row, mask=inside, other=-1)
+            before, within = _match(label, weight, BLOCK)
+            in_node = within
+            if is_large:
+                in_node = tl.load(totals + label, mask=inside, other=0)
+                before = _count(lefts, label, weight, before, within, inside)
+            added = (weight.to(tl.int64) * (2 * before + weight)).to(tl.float64)
+            crossed = (weight.to(tl.int64) * in_node).to(tl.float64)
+            square_left = sum_base + tl.cumsum(added, 0)
+            square_right = node_square - 2.0 * (cross_base + tl.cumsum(crossed, 0)) + square_left
+            impurity_left = 1.0 - square_left / (weight_left * weight_left)
+            impurity_right = 1.0 - square_right / (safe_right * safe_right)
+            quality = -weight_right * impurity_right - weight_left * impurity_left
+        is_split = (at + 1 < size) & (x_next > x + _GAP)
+        is_better = is_split & (quality > best)
+        middle_value = x.to(tl.float64) / 2 + x_next.to(tl.float64) / 2
+        best = tl.where(is_better, quality, best)
+        best_feature = tl.where(is_better, feature, best_feature)
+        best_threshold = tl.where(is_better, middle_value, best_threshold)
+        best_place = tl.where(is_better, visited * size + at, best_place)
+        if is_large:
+            weight_base += tl.sum(weight, 0)
+            sum_base += tl.sum(added, 0)
+            cross_base += tl.sum(crossed, 0)
+        i += BLOCK
+    return best, best_feature, best_threshold, best_place
+
+
+@triton.jit
+@no_type_check
+def _find_splits(
+    codes, lists, weights, values, totals, lefts, first, size, rows, features, classes, max_features, keys,
+    node_weight, node_sum, node_square, is_open, REAL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the best split of each lane, as `_scan_code` does; none if the node is not open to splits.
+
+    Codes are visited in the order of their random `keys`.
+    """
+    column = tl.arange(0, WIDTH)
+    known = column < features
+    best = tl.full([BLOCK], float("-inf"), tl.float64)
+    best_feature = tl.zeros([BLOCK], tl.int32)
+    best_threshold = tl.zeros([BLOCK], tl.float64)
+    best_place = tl.full([BLOCK], _NOTHING, tl.int32)
+    if is_open:
+        start = lists + column * (2 * rows) + first
+        low = tl.load(codes + column * rows + tl.load(start, mask=known, other=0), mask=known, other=0.0)
+        last = tl.load(start + size - 1, mask=known, other=0)
+        high = tl.load(codes + column * rows + last, mask=known, other=0.0)
+        varies = (known & (high > low + _GAP)).to(tl.int32)
+        keys = tl.where(known, keys, _NOTHING)
+        missing = tl.max(varies, 0)
+        visited = 0
+        # Constant codes count among the `max_features`, but at least one that varies must be visited.
+        while (visited < features) & ((visited < max_features) | (missing > 0)):
+            feature = tl.argmin(keys, 0)
+            keys = tl.where(column == feature, _NOTHING, keys)
+            if tl.sum(tl.where(column == feature, varies, 0), 0) > 0:
+                missing = 0
+                best, best_feature, best_threshold, best_place = _scan_code(
+                    lists + feature * (2 * rows) + first, codes + feature * rows, weights, values, totals, lefts,
+                    size, classes, node_weight, node_sum, node_square, feature, visited,
+                    best, best_feature, best_threshold, best_place, REAL, BLOCK,
+                )  # fmt: skip
+            visited += 1
+    return best, best_feature, best_threshold, best_place
+
+
+@triton.jit
+@no_type_check
+def _choose_split(best, best_feature, best_threshold, best_place, top, size):
+    """Return code and threshold of the first of equally good splits, and the number of rows on its left."""
+    place = tl.min(tl.where(best == top, best_place, _NOTHING), 0)
+    chosen = (best == top) & (best_place == place)
+    feature = tl.sum(tl.where(chosen, best_feature, 0), 0)
+    threshold = tl.sum(tl.where(chosen, best_threshold, 0.0), 0)
+    return feature, threshold, place % size + 1
+
+
+@triton.jit
+@no_type_check
+def _add_children(firsts, sizes, target, size, left_size):
+    """Write the segments of a node's two children."""
+    tl.store(firsts, target)
+    tl.store(sizes, left_size)
+    tl.store(firsts + 1, target + left_size)
+    tl.store(sizes + 1, size - left_size)
+
+
 @triton.jit(do_not_specialize=["rows", "features", "trees", "first_job", "classes", "max_features", "min_rows"])
 @no_type_check
 def grow(
@@ -153,9 +327,7 @@ def grow(
     thresholds += program * 2 * rows
     children += program * 2 * rows
 
-    lane = tl.arange(0, BLOCK)
     column = tl.arange(0, WIDTH)
-    known = column < features
     importance = tl.zeros([WIDTH], tl.float64)
 
     size = _list_rows(order, weights, lists, rows, features, TILE, BLOCK)
@@ -167,130 +339,17 @@ def grow(
     while node < count:
         first = tl.load(firsts + node)
         size = tl.load(sizes + node)
-        is_large = size > BLOCK
-
-        # The node's weight, and its sum of squared class weights, or its sums of values and their squares.
-        weight_lanes = tl.zeros([BLOCK], tl.int32)
-        sum_lanes = tl.zeros([BLOCK], tl.float64)
-        square_lanes = tl.zeros([BLOCK], tl.float64)
-        least = tl.full([BLOCK], float("inf"), tl.float64)
-        most = tl.full([BLOCK], float("-inf"), tl.float64)
-        label_lanes = tl.full([BLOCK], -1, tl.int32)
-        if not REAL:
-            _clear(totals, tl.where(is_large, classes, 0), BLOCK)
-        i = 0
-        while i < size:
-            inside = i + lane < size
-            row = tl.load(lists + first + i + lane, mask=inside, other=0)
-            weight = tl.load(weights + row, mask=inside, other=0)
-            weight_lanes += weight
-            if REAL:
-                value = tl.load(values + row, mask=inside, other=0.0)
-                sum_lanes += weight * value
-                square_lanes += weight * value * value
-                least = tl.minimum(least, tl.where(inside, value, float("inf")))
-                most = tl.maximum(most, tl.where(inside, value, float("-inf")))
-            else:
-                label = tl.load(values + row, mask=inside, other=-1)
-                before, within = _match(label, weight, BLOCK)
-                if is_large:
-                    before = _count(totals, label, weight, before, within, inside)
-                square_lanes += (weight.to(tl.int64) * (2 * before + weight)).to(tl.float64)
-                label_lanes = tl.maximum(label_lanes, label)
-            i += BLOCK
-        node_weight = tl.sum(weight_lanes, 0).to(tl.float64)
-        node_sum = tl.sum(sum_lanes, 0)
-        node_square = tl.sum(square_lanes, 0)
-        if REAL:
-            mean = node_sum / node_weight
-            impurity = node_square / node_weight - mean * mean
-            is_pure = (impurity <= _EPSILON) | (tl.max(most, 0) <= tl.min(least, 0))
-        else:
-            mean = node_sum
-            impurity = 1.0 - node_square / (node_weight * node_weight)
-            is_pure = impurity <= _EPSILON
-
-        # The best split of each lane: its value, its code and threshold, and its place in the order of all splits.
-        best = tl.full([BLOCK], float("-inf"), tl.float64)
-        best_feature = tl.zeros([BLOCK], tl.int32)
-        best_threshold = tl.zeros([BLOCK], tl.float64)
-        best_place = tl.full([BLOCK], _NOTHING, tl.int32)
-        if (size >= min_rows) & (is_pure == 0):
-            start = lists + column * (2 * rows) + first
-            low = tl.load(codes + column * rows + tl.load(start, mask=known, other=0), mask=known, other=0.0)
-            last = tl.load(start + size - 1, mask=known, other=0)
-            high = tl.load(codes + column * rows + last, mask=known, other=0.0)
-            varies = (known & (high > low + _GAP)).to(tl.int32)
-            keys = tl.where(known, tl.randint(seed, node * WIDTH + column) & 0x3FFFFFFF, _NOTHING)
-            missing = tl.max(varies, 0)
-            visited = 0
-            # Constant codes count among the `max_features`, but at least one that varies must be visited.
-            while (visited < features) & ((visited < max_features) | (missing > 0)):
-                feature = tl.argmin(keys, 0)
-                keys = tl.where(column == feature, _NOTHING, keys)
-                if tl.sum(tl.where(column == feature, varies, 0), 0) > 0:
-                    missing = 0
-                    weight_base = 0
-                    sum_base = node_weight * 0
-                    cross_base = node_weight * 0
-                    if not REAL:
-                        _clear(lefts, tl.where(is_large, classes, 0), BLOCK)
-                    list_start = lists + feature * (2 * rows) + first
-                    values_of_code = codes + feature * rows
-                    i = 0
-                    while i < size:
-                        at = i + lane
-                        inside = at < size
-                        row = tl.load(list_start + at, mask=inside, other=0)
-                        following = tl.load(list_start + at + 1, mask=at + 1 < size, other=0)
-                        x = tl.load(values_of_code + row, mask=inside, other=0.0)
-                        x_next = tl.load(values_of_code + following, mask=at + 1 < size, other=0.0)
-                        weight = tl.load(weights + row, mask=inside, other=0)
-                        weight_left = (weight_base + tl.cumsum(weight, 0)).to(tl.float64)
-                        weight_right = node_weight - weight_left
-                        safe_right = tl.where(weight_right > 0, weight_right, 1.0)
-                        if REAL:
-                            value = tl.load(values + row, mask=inside, other=0.0)
-                            added = weight * value
-                            sum_left = sum_base + tl.cumsum(added, 0)
-                            sum_right = node_sum - sum_left
-                            quality = sum_left * sum_left / weight_left + sum_right * sum_right / safe_right
-                            crossed = added
-                        else:
-                            label = tl.load(values + row, mask=inside, other=-1)
-                            before, within = _match(label, weight, BLOCK)
-                            in_node = within
-                            if is_large:
-                                in_node = tl.load(totals + label, mask=inside, other=0)
-                                before = _count(lefts, label, weight, before, within, inside)
-                            added = (weight.to(tl.int64) * (2 * before + weight)).to(tl.float64)
-                            crossed = (weight.to(tl.int64) * in_node).to(tl.float64)
-                            square_left = sum_base + tl.cumsum(added, 0)
-                            square_right = node_square - 2.0 * (cross_base + tl.cumsum(crossed, 0)) + square_left
-                            impurity_left = 1.0 - square_left / (weight_left * weight_left)
-                            impurity_right = 1.0 - square_right / (safe_right * safe_right)
-                            quality = -weight_right * impurity_right - weight_left * impurity_left
-                        is_split = (at + 1 < size) & (x_next > x + _GAP)
-                        is_better = is_split & (quality > best)
-                        middle_value = x.to(tl.float64) / 2 + x_next.to(tl.float64) / 2
-                        best = tl.where(is_better, quality, best)
-                        best_feature = tl.where(is_better, feature, best_feature)
-                        best_threshold = tl.where(is_better, middle_value, best_threshold)
-                        best_place = tl.where(is_better, visited * size + at, best_place)
-                        if is_large:
-                            weight_base += tl.sum(weight, 0)
-                            sum_base += tl.sum(added, 0)
-                            cross_base += tl.sum(crossed, 0)
-                        i += BLOCK
-                visited += 1
-
+        node_weight, node_sum, node_square, mean, impurity, is_pure, label = _sum_node(
+            lists, weights, values, totals, first, size, classes, REAL, BLOCK
+        )
+        best, best_feature, best_threshold, best_place = _find_splits(
+            codes, lists, weights, values, totals, lefts, first, size, rows, features, classes, max_features,
+            tl.randint(seed, node * WIDTH + column) & 0x3FFFFFFF, node_weight, node_sum, node_square,
+            (size >= min_rows) & (is_pure == 0), REAL, WIDTH, BLOCK,
+        )  # fmt: skip
         top = tl.max(best, 0)
         if top > float("-inf"):
-            place = tl.min(tl.where(best == top, best_place, _NOTHING), 0)  # the first of equally good splits
-            chosen = (best == top) & (best_place == place)
-            feature = tl.sum(tl.where(chosen, best_feature, 0), 0)
-            threshold = tl.sum(tl.where(chosen, best_threshold, 0.0), 0)
-            left_size = place % size + 1
+            feature, threshold, left_size = _choose_split(best, best_feature, best_threshold, best_place, top, size)
             if REAL:
                 decrease = top - node_sum * mean
             else:
@@ -302,74 +361,14 @@ def grow(
             tl.store(splits + node, feature)
             tl.store(thresholds + node, threshold)
             tl.store(children + node, count)
-            tl.store(firsts + count, target)
-            tl.store(sizes + count, left_size)
-            tl.store(firsts + count + 1, target + left_size)
-            tl.store(sizes + count + 1, size - left_size)
+            _add_children(firsts + count, sizes + count, target, size, left_size)
             count += 2
         else:
             tl.store(splits + node, -1)
             tl.store(thresholds + node, mean)
-            tl.store(children + node, tl.where(is_pure, tl.max(label_lanes, 0), -1))
+            tl.store(children + node, tl.where(is_pure, label, -1))
         tl.debug_barrier()  # the next node may read what this one wrote, and write where it read
         node += 1
     importances += job.to(tl.int64) * (features + 1)
-    tl.store(importances + column, importance, mask=known)
+    tl.store(importances + column, importance, mask=column < features)
     tl.store(importances + features, count.to(tl.float64))
-
-
-@triton.jit(do_not_specialize=["rows", "features", "trees", "first_job", "classes", "asked"])
-@no_type_check
-def predict(
-    codes, values, weights, lists, firsts, sizes, splits, thresholds, children, votes, means,
-    rows, features, trees, first_job, classes, asked, REAL: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Add the votes of one tree for a block of test rows, whose codes are [features, asked].
-
-    `votes` are [targets, asked, classes]; if REAL, the values of the leaves go to `means` [jobs, asked] instead.
-    """
-    program = tl.program_id(0).to(tl.int64)
-    job = first_job + tl.program_id(0)
-    target = (job // trees).to(tl.int64)
-    firsts += program * 2 * rows
-    sizes += program * 2 * rows
-    splits += program * 2 * rows
-    thresholds += program * 2 * rows
-    children += program * 2 * rows
-    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = row < asked
-    node = tl.zeros([BLOCK], tl.int32)
-    split = tl.load(splits + node)
-    while tl.max(split, 0) >= 0:
-        x = tl.load(codes + split * asked + row, mask=inside & (split >= 0), other=0.0).to(tl.float64)
-        left = tl.load(children + node)
-        right = (x > tl.load(thresholds + node)).to(tl.int32)
-        node = tl.where(split >= 0, left + right, node)
-        split = tl.load(splits + node)
-    if REAL:
-        tl.store(means + job.to(tl.int64) * asked + row, tl.load(thresholds + node), mask=inside)
-    else:
-        values += target * rows
-        weights += (job % trees).to(tl.int64) * rows
-        lists += program * features * 2 * rows
-        votes += (target * asked + row) * classes
-        label = tl.load(children + node)
-        is_pure = label >= 0
-        tl.atomic_add(votes + label, tl.full([BLOCK], VOTE, tl.int64), mask=inside & is_pure, sem="relaxed")
-        first = tl.load(firsts + node)
-        size = tl.where(inside & (is_pure == 0), tl.load(sizes + node), 0)
-        longest = tl.max(size, 0)
-        total = tl.zeros([BLOCK], tl.int64)
-        i = 0
-        while i < longest:
-            of_leaf = tl.load(lists + first + i, mask=i < size, other=0)
-            total += tl.load(weights + of_leaf, mask=i < size, other=0)
-            i += 1
-        total = tl.maximum(total, 1)
-        i = 0
-        while i < longest:
-            of_leaf = tl.load(lists + first + i, mask=i < size, other=0)
-            label = tl.load(values + of_leaf, mask=i < size, other=0)
-            weight = tl.load(weights + of_leaf, mask=i < size, other=0)
-            tl.atomic_add(votes + label, weight.to(tl.int64) * VOTE // total, mask=i < size, sem="relaxed")
-            i += 1
