@@ -217,8 +217,8 @@ def measure_halves(
 def measure_draws(
     measure: Callable[..., Any], draws: Sequence[Sequence[np.ndarray]], threads: bool = True
 ) -> list[Any]:
-    """Return `measure(*rows)` for each draw of rows, in as many threads as torch uses."""
-    if not threads:
+    """Return `measure(*rows)` for each draw of rows, in as many threads as torch uses; a single draw has them all."""
+    if not threads or len(draws) < 2:
         return [measure(*rows) for rows in draws]
     workers = torch.get_num_threads()
     with one_thread(), ThreadPoolExecutor(workers) as pool:

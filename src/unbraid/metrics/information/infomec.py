@@ -53,7 +53,8 @@ from unbraid.metrics.information.histogram import JointHistograms, discretise, m
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
 from unbraid.metrics.intervals import FIT_ONCE, Range, halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.predictive.dci import FAR_ROWS, MAX_KURTOSIS, measure_kurtosis
-from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
+from unbraid.metrics.predictive.logistic import Classifiers, standardise
+from unbraid.metrics.predictive.softmax import fit_softmax
 
 Protocol = Literal["knn", "histogram", "quantised"]
 

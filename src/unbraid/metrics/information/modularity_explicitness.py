@@ -47,7 +47,8 @@ from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import JointHistograms, discretise
 from unbraid.metrics.intervals import FIT_ONCE, halves_share_interval, measure_halves, no_interval, spread_at
-from unbraid.metrics.predictive.logistic import Classifiers, fit_one_vs_rest, fit_softmax, standardise
+from unbraid.metrics.predictive.logistic import Classifiers, fit_one_vs_rest, standardise
+from unbraid.metrics.predictive.softmax import fit_softmax
 from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, is_published, split_rows
 
 NO_INTERVAL = no_interval(

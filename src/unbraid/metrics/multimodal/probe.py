@@ -28,7 +28,8 @@ from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
 from unbraid.metrics.intervals import Spread, halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.multimodal.block_dependence import draw_blocks
 from unbraid.metrics.multimodal.conditional_draws import find_rows_with_block
-from unbraid.metrics.predictive.logistic import fit_softmax, standardise
+from unbraid.metrics.predictive.logistic import standardise
+from unbraid.metrics.predictive.softmax import fit_softmax
 from unbraid.metrics.train_test_split import split_rows
 from unbraid.models import as_multimodal
 

@@ -28,17 +28,12 @@ from unbraid.errors import SettingError
 from unbraid.metrics.arrays import check_known, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.intervals import (
-    FIT_ONCE,
-    Spread,
-    measure_halves,
-    no_interval,
-    spread_at,
-)
+from unbraid.metrics.intervals import FIT_ONCE, Spread, draw_halves, measure_draws, no_interval, spread_at
 from unbraid.metrics.levels import share_of_most_frequent
 from unbraid.metrics.predictive.booster import Target
-from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
+from unbraid.metrics.predictive.logistic import Classifiers, standardise
 from unbraid.metrics.predictive.predictors import Problem, random_forest
+from unbraid.metrics.predictive.softmax import fit_softmax_each
 from unbraid.metrics.train_test_split import split_rows
 
 Protocol = Literal["logistic", "random-forest"]
@@ -90,20 +85,17 @@ def downstream(
     split = split_rows(len(values), max(labels), test, rng)
     sizes = sorted({min(count, len(split.train)) for count in labels})
     predict = _Prediction(values, known.values, protocol, C, trees, seed, find_device(codes))
-    fits = [predict.measure(split.train[:size], split.test) for size in sizes]
-    correct, models = zip(*fits, strict=True)  # each [test, factors]
-
-    def measure_half(half: np.ndarray) -> list[np.ndarray]:
-        starts = [models[-1] if size == sizes[-1] else None for size in sizes]  # which has seen every value
-        found = []
-        for size, start in zip(sizes, starts, strict=True):
-            some = split.train[half][:size]
-            alike = predict._replace(C=C * size / len(some))  # rows count as much against the penalty as all do
-            found.append(alike.measure(some, split.test, start)[0].mean(1))
-        return found
-
-    refits = np.array(measure_halves(measure_half, [len(split.train)], resamples, rng))
-    refits = refits.reshape(-1, len(sizes), len(split.test))
+    fits = [predict.measure([split.train[:size]], split.test) for size in sizes]
+    correct = [hits for ((hits, _),) in fits]  # each [test, factors]
+    drawn = draw_halves([len(split.train)], resamples, rng)
+    refits = np.empty((len(drawn), len(sizes), len(split.test)))
+    for place, size in enumerate(sizes):
+        some = [split.train[half][:size] for (half,) in drawn]
+        start = fits[-1][0][1] if size == sizes[-1] else None  # which has seen every value
+        rows = len(some[0]) if some else size
+        alike = predict._replace(C=C * size / rows)  # rows count as much against the penalty as all do
+        for draw, (hits, _) in enumerate(alike.measure(some, split.test, start)):
+            refits[draw, place] = hits.mean(1)
     shares = [min(size, len(split.train) // 2) / size for size in sizes]
     covers = spread_at(len(split.train) + len(split.test)) if len(refits) > 1 else no_interval(FIT_ONCE)
     scores, chance = [], share_of_most_frequent(known.values[split.test])
@@ -146,21 +138,34 @@ class _Prediction(NamedTuple):
     device: torch.device
 
     def measure(
-        self, train: np.ndarray, test: np.ndarray, start: Classifiers | None = None
-    ) -> tuple[np.ndarray, Classifiers | None]:
-        """Return which predictions are right [test, factors], and the model if it is a regression."""
-        model = None
-        if self.protocol == "logistic":
-            x, x_test = standardise(*(torch.as_tensor(self.codes[rows], device=self.device) for rows in (train, test)))
-            precision = 1e-9 if start is None else 1e-7
-            model = fit_softmax(x, self.labels[train], C=self.C, precision=precision, start=start)
-            predicted = model.predict(x_test)
-        else:
-            targets = [Target(column, int(column.max()) + 1) for column in self.labels[train].T]
-            codes = self.codes[train], self.codes[test]
-            problem = Problem(*codes, targets, seed=self.seed, device=self.device, trees=self.trees)
-            predicted = np.stack([fit.test for fit in random_forest(problem)], axis=1)
-        return predicted == self.labels[test], model
+        self, train: Sequence[np.ndarray], test: np.ndarray, start: Classifiers | None = None
+    ) -> list[tuple[np.ndarray, Classifiers | None]]:
+        """Fit to each set of rows; return which predictions are right [test, factors], and the model of a regression.
+
+        A GPU fits regressions to all sets at once, and a CPU uses as many threads as torch does.
+        """
+        if self.protocol == "random-forest":
+            return measure_draws(lambda rows: (self._grow(rows, test), None), [(rows,) for rows in train])
+        if self.device.type == "cuda":
+            return self._regress(train, test, start) if train else []
+        return measure_draws(lambda rows: self._regress([rows], test, start)[0], [(rows,) for rows in train])
+
+    def _grow(self, train: np.ndarray, test: np.ndarray) -> np.ndarray:
+        targets = [Target(column, int(column.max()) + 1) for column in self.labels[train].T]
+        codes = self.codes[train], self.codes[test]
+        problem = Problem(*codes, targets, seed=self.seed, device=self.device, trees=self.trees)
+        return np.stack([fit.test for fit in random_forest(problem)], axis=1) == self.labels[test]
+
+    def _regress(
+        self, train: Sequence[np.ndarray], test: np.ndarray, start: Classifiers | None
+    ) -> list[tuple[np.ndarray, Classifiers | None]]:
+        codes = torch.as_tensor(self.codes, device=self.device)
+        pairs = [standardise(codes[torch.as_tensor(rows)], codes[torch.as_tensor(test)]) for rows in train]
+        precision = 1e-9 if start is None else 1e-7
+        labels = [self.labels[rows] for rows in train]
+        models = fit_softmax_each([x for x, _ in pairs], labels, C=self.C, precision=precision, start=start)
+        right = [model.predict(x_test) == self.labels[test] for model, (_, x_test) in zip(models, pairs, strict=True)]
+        return list(zip(right, models, strict=True))
 
 
 def _divide(few: float, many: float) -> float:

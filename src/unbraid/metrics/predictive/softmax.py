@@ -1,0 +1,215 @@
+r"""Softmax regression of each factor from codes, as exact as that of scikit-learn.
+
+    C sum_i c_i log-loss_i + 1/2 |W|^2,    intercepts free,
+
+by Newton steps (`newton`). Fits to several sets of rows, such as the halves that an interval needs, are one stack on a
+GPU: each of these problems alone is a chain of small kernels, which take as long for ten problems as for one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.metrics.predictive.logistic import (
+    MIN_ROWS_FOR_FIRST_FIT,
+    Classifiers,
+    add_intercept,
+    build_penalty,
+    choose_eighth,
+    stack_classifiers,
+)
+from unbraid.metrics.predictive.newton import InputPairs, minimise, minimise_without_hessian
+from unbraid.threads import one_thread
+
+PAIRS_OF_VALUES = 32
+"""Pairs of values whose products are summed at once, in the cache of a core."""
+
+MAX_NUMBERS_ON_GPU = 2**26
+"""Products, pairs of values x rows, that are summed at once on a GPU, where fewer and larger kernels are faster."""
+
+NEVER = -1e30
+"""Logit of a value that the rows of a problem do not have."""
+
+
+def fit_softmax(
+    x: Tensor,
+    labels: np.ndarray,
+    *,
+    C: float = 1.0,
+    balanced: bool = False,
+    precision: float = 1e-12,
+    start: Classifiers | None = None,
+) -> Classifiers:
+    """Fit a softmax regression of each column of labels [rows, factors] from codes x [rows, inputs].
+
+    `balanced` weighs each row by n / (K n_k). With two values the penalty is on the difference of their weights, as in
+    scikit-learn. `precision` bounds the distance of the loss from its minimum, in nats per row. A `start` that was
+    fitted to similar rows saves most of the time: its Hessian serves these rows, too.
+    """
+    (model,) = fit_softmax_each([x], [labels], C=C, balanced=balanced, precision=precision, start=start)
+    return model
+
+
+@one_thread()
+def fit_softmax_each(
+    codes: Sequence[Tensor],
+    labels: Sequence[np.ndarray],
+    *,
+    C: float = 1.0,
+    balanced: bool = False,
+    precision: float = 1e-12,
+    start: Classifiers | None = None,
+) -> list[Classifiers]:
+    """Fit as `fit_softmax` does to each of several sets of equally many rows, all at once."""
+    inputs = torch.stack([add_intercept(x) for x in codes])  # [problems, rows, inputs]
+    solved = [
+        _fit_factor(inputs, np.stack([table[:, k] for table in labels]), C, balanced, precision, start, k)
+        for k in range(labels[0].shape[1])
+    ]
+    models = []
+    for of_problem in zip(*solved, strict=True):  # a fit of each factor
+        weights, values, hessians = zip(*of_problem, strict=True)
+        models.append(stack_classifiers(weights, values)._replace(hessians=hessians))
+    return models
+
+
+class _Fit(NamedTuple):
+    """Weights [values, inputs] of the values of a factor, and the last factorised Hessian if there was one."""
+
+    weights: Tensor
+    values: np.ndarray
+    hessian: Tensor | None
+
+
+def _fit_factor(
+    inputs: Tensor,
+    labels: np.ndarray,
+    C: float,
+    balanced: bool,
+    precision: float,
+    start: Classifiers | None,
+    factor: int,
+) -> list[_Fit]:
+    """Fit one factor, with labels [problems, rows], in every problem."""
+    values, coded = np.unique(labels, return_inverse=True)
+    coded = coded.reshape(labels.shape)
+    counts = np.stack([np.bincount(row, minlength=len(values)) for row in coded])  # [problems, values]
+    present, target = counts > 0, torch.as_tensor(coded, device=inputs.device)
+    share = inputs.new_ones(target.shape)
+    if balanced:
+        share = torch.as_tensor(1 / np.maximum(counts, 1), device=inputs.device).gather(1, target)
+    kinds = present.sum(1)
+    ridge = np.where(kinds == 2, 2.0, 1.0) / (C * labels.shape[1])
+    stack = _Stack(inputs, target, share / share.sum(1, keepdim=True), ridge, present)
+    first = known = None
+    if start is not None:
+        kept = torch.as_tensor(present, device=inputs.device)[..., None]
+        first = start.choose(factor, values) * kept  # [problems, values, inputs]
+        known = start.choose_hessian(factor, values) if present.all() else None
+        known = None if known is None else known.expand(len(inputs), -1, -1)
+    weights, hessian = _solve(stack, precision, first, known)
+    fits = []
+    for b, own in enumerate(present):
+        last = hessian[b : b + 1] if hessian is not None and own.all() else None
+        fits.append(_Fit(weights[b][torch.as_tensor(own, device=inputs.device)], values[own], last))
+    return fits
+
+
+class _Stack(NamedTuple):
+    """Problems of one factor: inputs [problems, rows, inputs], the position of each row's value, and its share.
+
+    `ridge` [problems] is the penalty per row, and `present` [problems, values] says which values the rows have.
+    """
+
+    inputs: Tensor
+    target: Tensor
+    share: Tensor
+    ridge: np.ndarray
+    present: np.ndarray
+
+    def take_problem(self, b: int) -> "_Stack":
+        """Return one of the problems."""
+        return _Stack(*(each[b : b + 1] for each in self))
+
+    def take_rows(self, rows: Tensor) -> "_Stack":
+        """Return all problems on some of their rows."""
+        share = self.share[:, rows]
+        return self._replace(
+            inputs=self.inputs[:, rows], target=self.target[:, rows], share=share / share.sum(1, keepdim=True)
+        )
+
+
+def _solve(
+    stack: _Stack, precision: float, start: Tensor | None = None, known: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return weights [problems, values, inputs], and the last factorised Hessians; `known` are some to begin with."""
+    inputs, target, share = stack.inputs, stack.target, stack.share
+    (problems, values), width = stack.present.shape, inputs.shape[2]
+    columns = inputs.transpose(1, 2).contiguous()
+    penalty = torch.stack([build_penalty(inputs[0], ridge) for ridge in stack.ridge.tolist()])[:, None]
+    pairs = InputPairs(inputs, float(stack.ridge.min()), share)
+    on_gpu = max(PAIRS_OF_VALUES, MAX_NUMBERS_ON_GPU // share.numel())
+    pairs_at_once = on_gpu if inputs.is_cuda else PAIRS_OF_VALUES
+    present = torch.as_tensor(stack.present, dtype=inputs.dtype, device=inputs.device)  # [problems, values]
+    never = None if stack.present.all() else ((1 - present) * NEVER)[..., None]
+
+    def compute_logits(theta):
+        logits = theta.view(problems, values, width) @ columns  # [values, rows] is twice as fast as [rows, values]
+        return logits if never is None else logits.add_(never)
+
+    def evaluate(theta):
+        logits, theta = compute_logits(theta), theta.view(problems, values, width)
+        top, own = logits.amax(1), logits.gather(1, target[:, None])[:, 0]
+        weighed = logits.sub_(top[:, None]).exp_()
+        total = weighed.sum(1)
+        loss = (share * (total.log() + top - own)).sum(1) + 0.5 * (penalty * theta * theta).sum((1, 2))
+        error = weighed.mul_((share / total)[:, None]).scatter_add_(1, target[:, None], -share[:, None])
+        return loss, (error @ inputs + penalty * theta).flatten(1)
+
+    def hessian(theta):
+        p = compute_logits(theta).softmax(1).to(pairs.dtype)
+        whole = inputs.new_empty(problems, values, values, width, width)
+        for first, last in _pair_values(values, pairs_at_once):
+            k, other = torch.triu_indices(last - first, values - first, device=p.device) + first
+            each = range(first, last)
+            joint = p[:, k] * p[:, other] if p.is_cuda else torch.cat([p[:, i:] * p[:, i : i + 1] for i in each], dim=1)
+            whole[:, k, other] = whole[:, other, k] = -pairs.moments(joint)
+        whole[:, range(values), range(values)] += pairs.moments(p) + torch.diag_embed(penalty)
+        whole += _fix_shifts(present)[..., None, None] * torch.eye(width, device=p.device, dtype=whole.dtype)
+        return whole.transpose(2, 3).reshape(problems, values * width, values * width)
+
+    if values == 1:
+        return inputs.new_zeros(problems, values, width), None
+    theta = inputs.new_zeros(problems, values * width) if start is None else start.flatten(1)
+    if not pairs.affordable(values * (values + 1) // 2):
+        if problems > 1:
+            each = [_solve(stack.take_problem(b), precision, theta[b : b + 1]) for b in range(problems)]
+            return torch.cat([weights for weights, _ in each]), None
+        return minimise_without_hessian(theta, evaluate, precision).view(1, values, width), None
+    if start is None and inputs.shape[1] >= MIN_ROWS_FOR_FIRST_FIT:
+        few = _solve(stack.take_rows(choose_eighth(inputs[0])), 1e-4)[0].flatten(1)
+        tried = [part * few for part in (1.0, 0.5, 0.2, 0.0)]
+        best = torch.stack([evaluate(one)[0] for one in tried]).argmin(0)  # [problems]
+        theta = torch.stack(tried)[best, torch.arange(problems, device=best.device)]
+    theta, last = minimise(theta, evaluate, hessian, precision, keep=0.2, factor=known)
+    return theta.view(problems, values, width), last
+
+
+def _fix_shifts(present: Tensor) -> Tensor:
+    """Return [problems, values, values]: equal shifts of all values change nothing, and neither do absent values."""
+    both = present[:, :, None] * present[:, None]
+    return both / present.sum(1)[:, None, None] + torch.diag_embed(1 - present)
+
+
+def _pair_values(values: int, enough: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of the values that are paired with all later ones at once: `enough` pairs or more."""
+    first = 0
+    while first < values:
+        last, pairs = first, 0
+        while last < values and pairs < enough:
+            pairs, last = pairs + values - last, last + 1
+        yield first, last
+        first = last
