@@ -238,13 +238,17 @@ class Job(NamedTuple):
     required: frozenset[str] = frozenset()
     missing_only: bool = False
     save: bool = True
+    begin_at: float = 0.0
+    """Share of the metrics that come last, so that processes do not all need the GPU at the same moment."""
 
     def score(self, subject: Subject, background: bool | None = False) -> list[Result]:
         """Measure the metrics here, and return a result for each set of them; `background` as in `schedule_metrics`."""
         plan, results = ScoringPlan(self.required, self.missing_only, save=self.save), []
         with plan.open([(subject, own) for own in self.requests], background) as runs:
             for run in runs:
-                run.measure(run.schedule.order)
+                order = run.schedule.order
+                first = int(self.begin_at * len(order))
+                run.measure(order[first:] + order[:first])
                 results.append(run.finish())
         return results
 

@@ -9,6 +9,7 @@ A process stores scores in the run's folder as soon as it has them. What a proce
 left to its caller.
 """
 
+import itertools
 import os
 import queue
 import socket
@@ -144,6 +145,8 @@ class ScoringPool:
     def __init__(self, device: torch.device, processes: int) -> None:
         self.device = device
         self._threads = ThreadPoolExecutor(processes, "scoring")  # each waits for one process
+        self._processes = processes
+        self._jobs = itertools.count()
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()  # of the list of workers, and of what follows
@@ -152,7 +155,13 @@ class ScoringPool:
         self._uses_shared = self._shared is not None
 
     def submit(self, job: Job) -> "Future[Outcome]":
-        """Begin to score a run."""
+        """Begin to score a run.
+
+        On a GPU, jobs that run at the same time begin with different metrics. In step, all processes would wait for the
+        GPU in one metric and leave it idle in the next.
+        """
+        if self.device.type == "cuda":
+            job = job._replace(begin_at=next(self._jobs) % self._processes / self._processes)
         return self._threads.submit(self._score, job)
 
     def _score(self, job: Job) -> Outcome:

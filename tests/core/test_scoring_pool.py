@@ -258,3 +258,20 @@ def test_as_many_processes_as_cores_jobs_and_memory_allow(monkeypatch):
     assert scoring_pool.count_processes(cuda, jobs=30, cores=8, share=0.5) == 1
     monkeypatch.setattr(scoring_pool, "free_bytes", lambda device: 2**30)
     assert scoring_pool.count_processes(cuda, jobs=30, cores=8) == 1
+
+
+def test_jobs_on_a_gpu_begin_with_different_metrics(runs, monkeypatch):
+    """Each measures all of them, in the order of the run's own position."""
+    jobs, folder = [], runs[0].folder
+    monkeypatch.setattr(scoring_pool.ScoringPool, "_score", lambda pool, job: jobs.append(job))
+    monkeypatch.setattr(SharedGpu, "start", lambda: None)
+    with scoring_pool.ScoringPool(torch.device("cuda"), 3) as pool:
+        for _ in range(4):
+            pool.submit(scoring.Job(folder.path, folder.root, (dict.fromkeys(METRICS, {}),))).result()
+    stored = []
+    for job in jobs:
+        before = len(runs[0].scores)
+        job.score(runs[0].subject(None))
+        stored.append([f"{score.metric}/{score.protocol}" for score in runs[0].scores[before:]])
+    first, second, third = METRICS
+    assert stored == [[first, second, third], [second, third, first], [third, first, second], [first, second, third]]
