@@ -36,7 +36,7 @@ def descend(
         clock.add_(1)
 
     with progress(name, len(rates)) as bar, torch.enable_grad():
-        advance = _CapturedStep(step) if device.type == "cuda" else step
+        advance = CapturedStep(step) if device.type == "cuda" else step
         for _ in range(len(rates)):
             advance()
             bar.advance()
@@ -62,7 +62,7 @@ class _LeafAdam:
         torch._fused_adam_(self.parameters, list(gradients), *state, lr=rate, beta1=first, beta2=second, **settings)
 
 
-class _CapturedStep:
+class CapturedStep:
     """A step that runs a few times and is then captured as a CUDA graph."""
 
     def __init__(self, step: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ those of scikit-learn, except where two splits are equally good.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unbraid.density.small_fit import CapturedStep
 from unbraid.errors import SettingError, UsageError
 from unbraid.progress import progress
 from unbraid.threads import one_thread
@@ -96,11 +97,39 @@ def boost(
         device = torch.device("cpu")
     workers = min(MAX_WORKERS, torch.get_num_threads()) if device.type == "cpu" else 1
     with torch.no_grad(), progress("boosting", stages) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
-        ensemble = _Ensemble(_Binned(train, bins, device), torch.as_tensor(test, device=device).double(), targets, seed)
+        ensemble = _Ensemble(_Binned(train, bins, device), torch.as_tensor(test, device=device).double(), targets)
+        lots = _draw_lots(seed, stages, (train.shape[1], sum(target.trees for target in targets), 2**depth))
+        add_stage = _plan_stages(ensemble, depth, rate, lots, pool)
         for _ in range(stages):
-            ensemble.add_stage(depth, rate, pool)
+            add_stage()
             bar.advance()
     return ensemble.fits()
+
+
+def _draw_lots(seed: int, stages: int, shape: tuple[int, int, int]) -> Iterator[Tensor]:
+    """Draw the lots of each stage, by which a node chooses among codes that split it equally well."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(stages):
+        yield torch.rand(shape, generator=generator)
+
+
+def _plan_stages(
+    ensemble: "_Ensemble", depth: int, rate: float, lots: Iterator[Tensor], pool: Executor
+) -> Callable[[], None]:
+    """Return the function that adds the next stage.
+
+    On CUDA a stage is hundreds of small kernels and the same for all stages, so it is captured once and then replayed.
+    """
+    device = ensemble.binned.device
+    if device.type != "cuda":
+        return lambda: ensemble.add_stage(depth, rate, next(lots), pool)
+    stacked, clock = torch.stack(list(lots)).to(device), torch.zeros(1, dtype=torch.int64, device=device)
+
+    def add_stage() -> None:
+        ensemble.add_stage(depth, rate, stacked.index_select(0, clock)[0])
+        clock.add_(1)
+
+    return CapturedStep(add_stage)
 
 
 class _Split(NamedTuple):
@@ -163,10 +192,9 @@ class _FixedPoint:
 class _Ensemble:
     """Scores F of all trees on the training and test rows, and the importances so far."""
 
-    def __init__(self, binned: _Binned, test: Tensor, targets: Sequence[Target], seed: int) -> None:
+    def __init__(self, binned: _Binned, test: Tensor, targets: Sequence[Target]) -> None:
         self.binned, self.test, self.targets = binned, test.T.contiguous(), targets
         self.packing = _FixedPoint(binned.rows)
-        self.lots = torch.Generator().manual_seed(seed)
         device = binned.device
         self.goal = torch.cat([_find_goal(target) for target in targets]).to(device)  # [trees, rows]
         start = torch.cat([_find_start(target) for target in targets]).to(device)
@@ -177,12 +205,15 @@ class _Ensemble:
         self.real = torch.tensor([t.size is None for t in targets for _ in range(t.trees)], device=device)
         self.importance = torch.zeros(len(shares), binned.codes, dtype=torch.float64, device=device)
 
-    def add_stage(self, depth: int, rate: float, pool: Executor) -> None:
+    def add_stage(self, depth: int, rate: float, lots: Tensor, pool: Executor | None = None) -> None:
+        """Add a tree of each class; lots are [codes, trees, nodes]. A `pool` grows them in parts."""
         expected, trees = self._predict(), len(self.shares)
-        lots = torch.rand(self.binned.codes, trees, 2**depth, generator=self.lots).to(expected)
-        step = trees if self.binned.device.type == "cuda" else TREES_PER_JOB
+        lots = lots.to(expected)
+        step = TREES_PER_JOB if pool else max(1, trees)
         parts = [slice(first, min(first + step, trees)) for first in range(0, trees, step)]
-        for _ in pool.map(lambda part: self._fit_part(part, expected[part], lots[:, part], depth, rate), parts):
+        for _ in (pool.map if pool else map)(
+            lambda part: self._fit_part(part, expected[part], lots[:, part], depth, rate), parts
+        ):
             pass
 
     def _fit_part(self, part: slice, expected: Tensor, lots: Tensor, depth: int, rate: float) -> None:
