@@ -8,9 +8,10 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from unbraid.metrics.predictive import linear_svm as linear, logistic
+from unbraid.metrics.predictive import linear_svm as linear, newton
 from unbraid.metrics.predictive.linear_svm import fit_lines
-from unbraid.metrics.predictive.logistic import fit_one_vs_rest, fit_softmax, standardise
+from unbraid.metrics.predictive.logistic import fit_one_vs_rest, standardise
+from unbraid.metrics.predictive.softmax import fit_softmax
 
 SIZES = (2, 3, 7)
 
@@ -127,8 +128,8 @@ def test_a_start_saves_hessians_and_ends_at_the_same_place(monkeypatch, balanced
     codes, factors = made(2_000)
     codes = torch.as_tensor((codes - codes.mean(0)) / codes.std(0))
     whole, counted = fit_softmax(codes, factors, balanced=balanced), []
-    factorise = logistic._factorise
-    monkeypatch.setattr(logistic, "_factorise", lambda matrices: counted.append(1) or factorise(matrices))
+    factorise = newton._factorise
+    monkeypatch.setattr(newton, "_factorise", lambda matrices: counted.append(1) or factorise(matrices))
     found = []
     for start in (None, whole):
         counted.clear()
@@ -163,7 +164,7 @@ def test_wide_codes_take_another_way_to_the_same_place(monkeypatch):
     codes, factors = made()
     codes = torch.as_tensor((codes - codes.mean(0)) / codes.std(0))
     narrow = fit_softmax(codes, factors), fit_one_vs_rest(codes, factors)
-    monkeypatch.setattr(logistic._Pairs, "affordable", lambda self, others: False)
+    monkeypatch.setattr(newton.InputPairs, "affordable", lambda self, others: False)
     wide = fit_softmax(codes, factors), fit_one_vs_rest(codes, factors)
     for a, b in zip(narrow, wide, strict=True):
         torch.testing.assert_close(a.logits(codes), b.logits(codes), atol=1e-3, rtol=0)

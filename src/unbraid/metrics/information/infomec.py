@@ -27,7 +27,6 @@ and InfoC are ratios and ignore amounts: under `knn`, which is at least 0, pure 
 InfoE.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -48,6 +47,7 @@ from unbraid.metrics.arrays import (
 )
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
+from unbraid.metrics.content_cache import ContentCache
 from unbraid.metrics.information.drawn_information import DrawnInformation, draw_information
 from unbraid.metrics.information.histogram import JointHistograms, discretise, measure_half_information
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
@@ -70,13 +70,11 @@ REFITS = 10
 SHUFFLES = 20
 """Orders of the factors that measure the information of chance."""
 
-MAX_SHARED = 4
-"""Results of predictors that are kept for another protocol."""
-
 Explicitness = tuple[np.ndarray, Range | None, str]
 """The share of each factor's entropy, the interval of their mean, and what it covers."""
 
-_EXPLICITNESS: dict[str, Explicitness] = {}
+_EXPLICITNESS = ContentCache[Explicitness](entries=4)
+"""Results of predictors, for another protocol."""
 
 infomec_metric = partial(
     code_metric,
@@ -249,13 +247,9 @@ def _score_explicitness(
     It depends on no estimate of information, so protocols on the same rows share it.
     """
     parts = (inputs, labels.values, np.array([resamples, seed]))
-    key = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
-    found = _EXPLICITNESS.get(key)
-    if found is None:
-        found = _fit_explicitness(inputs, labels, device, resamples, np.random.default_rng(seed))
-        if len(_EXPLICITNESS) >= MAX_SHARED:
-            _EXPLICITNESS.clear()
-        _EXPLICITNESS[key] = found
+    found = _EXPLICITNESS.get(
+        parts, lambda: _fit_explicitness(inputs, labels, device, resamples, np.random.default_rng(seed))
+    )
     by_factor, interval, covers = found
     details = {"of_factors": dict(zip(labels.names, by_factor.tolist(), strict=True)), **shared}
     value = float(by_factor.mean())

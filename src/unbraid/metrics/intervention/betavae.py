@@ -31,12 +31,9 @@ from unbraid.metrics.arrays import check_at_least, name_latents, to_tensor
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import ALL_DRAWS, mean_share_interval
-from unbraid.metrics.intervention.fixed_factor_batches import (
-    FixedFactorPairs,
-    Population,
-    gather_codes,
-    read_several_factors,
-)
+from unbraid.metrics.intervention.fixed_factor_batches import FixedFactorPairs, gather_codes, read_population
+from unbraid.metrics.predictive.logistic import standardise
+from unbraid.metrics.predictive.softmax import fit_softmax
 from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import blas_threads, one_thread
 
@@ -95,18 +92,18 @@ def betavae(
     check_at_least(1, batch=batch, test=test)
     check_at_least(100, train=train)
     values = to_tensor("codes", codes)
-    labels = read_several_factors("beta-VAE", factors, len(values), names)
-    rng = np.random.default_rng(seed)
-    population = Population(labels)
+    population = read_population("beta-VAE", factors, len(values), names)
+    labels, rng = population.labels, np.random.default_rng(seed)
     train_pairs, test_pairs = (population.draw_pairs(rng, count, batch) for count in (train, test))
     x_train, x_test = (average_differences(values, pairs) for pairs in (train_pairs, test_pairs))
+    predict_both = _predict_as_published if is_published(compat) else _predict_by_softmax
     with blas_threads(1):  # of products so small that several would only wait for each other
-        classifier = _classifier(is_published(compat), seed).fit(x_train, train_pairs.factor)
-    right = classifier.predict(x_test) == test_pairs.factor
+        of_train, of_test = predict_both(x_train, train_pairs.factor, x_test, seed)
+    right = of_test == test_pairs.factor
     by_factor = {name: right[test_pairs.factor == k] for k, name in enumerate(labels.names)}
     details = {
         "accuracy": {name: float(hits.mean()) if len(hits) else None for name, hits in by_factor.items()},
-        "train_accuracy": float(classifier.score(x_train, train_pairs.factor)),
+        "train_accuracy": float((of_train == train_pairs.factor).mean()),
         "latents": list(name_latents(values.shape[1], latents)),
     }
     value, interval = float(right.mean()), mean_share_interval(right)
@@ -120,12 +117,20 @@ def average_differences(codes: Tensor, pairs: FixedFactorPairs) -> np.ndarray:
     return torch.cat([(first - second).abs().mean(1) for first, second in both]).cpu().numpy()
 
 
-def _classifier(published: bool, seed: int) -> Any:
+def _predict_by_softmax(
+    train: np.ndarray, factor: np.ndarray, test: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the factor that a regression of the training points predicts for them and for the test points."""
+    x_train, x_test = standardise(*(torch.from_numpy(x).double() for x in (train, test)))
+    classifier = fit_softmax(x_train, factor[:, None], precision=1e-10)
+    return classifier.predict(x_train)[:, 0], classifier.predict(x_test)[:, 0]
+
+
+def _predict_as_published(
+    train: np.ndarray, factor: np.ndarray, test: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
-    if published:
-        return OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=seed))
-    return make_pipeline(StandardScaler(), LogisticRegression(tol=1e-6, max_iter=10_000))
+    classifier = OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=seed)).fit(train, factor)
+    return classifier.predict(train), classifier.predict(test)

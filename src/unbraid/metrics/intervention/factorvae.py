@@ -32,12 +32,7 @@ from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents, t
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import ALL_DRAWS, Spread, measure_halves, no_interval, share_interval
-from unbraid.metrics.intervention.fixed_factor_batches import (
-    FixedFactorBatches,
-    Population,
-    gather_codes,
-    read_several_factors,
-)
+from unbraid.metrics.intervention.fixed_factor_batches import FixedFactorBatches, gather_codes, read_population
 from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import one_thread
 
@@ -86,9 +81,9 @@ def factorvae(
     check_at_least(1, train=train, test=test)
     check_at_least(0, threshold=threshold)
     values = to_tensor("codes", codes)
-    labels = read_several_factors("FactorVAE", factors, len(values), names)
+    population = read_population("FactorVAE", factors, len(values), names)
     latents = name_latents(values.shape[1], latents)
-    population, rng = Population(labels), np.random.default_rng(seed)
+    labels, rng = population.labels, np.random.default_rng(seed)
     variance = _global_variance(values, pool, rng, repeat=published)
     active = np.flatnonzero(variance.sqrt().cpu().numpy() >= threshold)
     protocol = compat or "majority-vote"

@@ -17,9 +17,13 @@ from torch import Tensor
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import FactorLabels, RealFactorError, name_factors, to_factor_table, to_labels
+from unbraid.metrics.content_cache import ContentCache
 
 MAX_GATHERED_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes that fit a core's cache, or a small part of a GPU's memory."""
+
+_POPULATIONS = ContentCache["Population"](entries=4)
+"""Those of the factors, and of factors in another order, which show the level of chance."""
 
 
 class FixedFactorBatches(NamedTuple):
@@ -41,7 +45,7 @@ class Population:
     """Rows sorted by factor and value, to draw batches and pairs from."""
 
     def __init__(self, labels: FactorLabels) -> None:
-        self.values = labels.values
+        self.labels, self.values = labels, labels.values
         shape = len(labels.sizes), max(labels.sizes)
         self.start, self.count = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         self.begin, self.length = np.zeros(shape[0], dtype=np.int64), np.zeros(shape[0], dtype=np.int64)
@@ -110,9 +114,15 @@ def gather_codes(codes: Tensor, rows: np.ndarray) -> Iterator[Tensor]:
         yield codes.index_select(0, part.flatten()).view(len(part), batch, latents)
 
 
-def read_several_factors(score: str, factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
-    """Return at least two discrete factors, for a score that predicts which of them is fixed."""
-    labels = read_fixable_factors(factors, rows, names)
-    if len(labels.names) < 2:
+def read_population(score: str, factors: Any, rows: int, names: Sequence[str] | None = None) -> Population:
+    """Return the population of at least two discrete factors, for a score that predicts which of them is fixed.
+
+    Models that are scored on the same factors share it.
+    """
+    table = to_factor_table(factors, rows)
+    if table.shape[1] < 2:
         raise UsageError(f"The {score} score predicts which factor is fixed, so it needs at least 2 factors.")
-    return labels
+    shown = np.array(name_factors(table.shape[1], names))
+    if table.dtype.kind not in "biuf":  # words, which have no bytes of their own
+        return Population(read_fixable_factors(table, rows, names))
+    return _POPULATIONS.get([table, shown], lambda: Population(read_fixable_factors(table, rows, names)))
