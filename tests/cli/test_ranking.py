@@ -77,3 +77,11 @@ def test_scores_of_a_sweep_name_settings_and_end_with_a_ranking(swept):
     assert head.split() == ["run", "beta", "seed", "udr/spearman"]
     found = [float(row.split()[-1]) for row in rows[:4]]
     assert found == sorted(found, reverse=True)
+
+
+def test_a_note_on_several_runs_is_printed_once(swept, monkeypatch):
+    printed = []
+    monkeypatch.setattr("unbraid.cli.evaluate.print_notes", printed.extend)
+    unbraid("evaluate", swept.path, "--metric", "kl", "--metric", "cond", "--no-save")
+    assert printed
+    assert len(printed) == len(set(printed))

@@ -77,6 +77,7 @@ def evaluate(
     runs = [load(folder, device=device) for folder in folders]
     records: dict[str, Any] = {}
     ranked: list[tuple[dict[str, Any], list[Any]]] = []
+    shown: set[str] = set()  # runs of a sweep mostly have the same notes
     save = not no_save and out is None
     try:
         for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
@@ -89,7 +90,8 @@ def evaluate(
                 print_scores(scores)
                 if explain:
                     print_explanations(scores)
-            print_notes(run.notes)
+            print_notes([note for note in run.notes if note not in shown])
+            shown.update(run.notes)
     finally:  # also if one of the metrics fails
         if len(ranked) > 1 and not as_json:
             _print_ranking(ranked)
