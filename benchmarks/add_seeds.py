@@ -5,7 +5,8 @@
 
 Scale and settings have to be those of the results, and no run may be there already. This is a further look at the
 claims that read these series, so their intervals become wider (`unbraid.experiments.judging`); other claims stay as
-they are. `benchmarks/run_papers.py` prints this command after it has trained further seeds.
+they are. Several folders, such as of series with different seeds, are added together, in one look.
+`benchmarks/run_papers.py` prints this command after it has trained further seeds.
 """
 
 import argparse
@@ -42,8 +43,8 @@ def read_settings(folder: Path) -> dict[str, str]:
     return {row[0].lstrip("| "): row[1] for row in rows[2:] if row[0].lstrip("| ").split(": ")[-1] != SEED_ROW}
 
 
-def join_runs(stored: Path, added: Path) -> tuple[list[str], list[Row]]:
-    """Return the columns and rows of both folders, or exit if they do not fit together."""
+def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) -> list[Row]:
+    """Return the stored rows and those of another folder, or exit if the folders do not fit together."""
     records = [json.loads((folder / "verdicts.json").read_text("utf-8")) for folder in (stored, added)]
     for key in ("experiment", "scale"):
         if records[0][key] != records[1][key]:
@@ -52,7 +53,6 @@ def join_runs(stored: Path, added: Path) -> tuple[list[str], list[Row]]:
     for key in known.keys() & new.keys():
         if known[key] != new[key]:
             raise SystemExit(f"{key} is {new[key]} in {added}, and {known[key]} in {stored}.")
-    columns, rows = read_runs(stored)
     more_columns, more = read_runs(added)
     if strange := set(more_columns) - set(columns):
         raise SystemExit(f"{stored} has no {', '.join(sorted(strange))}.")
@@ -63,7 +63,7 @@ def join_runs(stored: Path, added: Path) -> tuple[list[str], list[Row]]:
     order = {name: place for place, name in enumerate(dict.fromkeys(row["series"] for row in rows))}
     if unknown := {row["series"] for row in more} - order.keys():
         raise SystemExit(f"{stored} has no series {', '.join(sorted(unknown))}.")
-    return columns, sorted([*rows, *more], key=lambda row: order[row["series"]])  # stable: seeds stay in their order
+    return sorted([*rows, *more], key=lambda row: order[row["series"]])  # stable: seeds stay in their order
 
 
 def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
@@ -81,14 +81,17 @@ def count_looks_after_adding(name: str, record: dict[str, Any], series: set[str]
     return {claim: looks + (claim in more) for claim, looks in read_looks(record, claims).items()}
 
 
-def add_seeds(name: str, added: Path, out: Path, notes: Sequence[str] = ()) -> None:
-    """Add runs to the results of an experiment with notes about them, and judge it again."""
+def add_seeds(name: str, added: Sequence[Path], out: Path, notes: Sequence[str] = ()) -> None:
+    """Add runs to the results of an experiment with notes about them, and judge it again, once."""
     folder = out / name
-    columns, rows = join_runs(folder, added)
-    before, more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, added))
-    facts = {key: before[key] + more[key] for key in ("minutes", "runs")}
-    facts |= {"notes": [describe_addition(read_runs(added)[1], more), *notes]}
-    looks = count_looks_after_adding(name, before, {row["series"] for row in read_runs(added)[1]}, folder)
+    columns, rows = read_runs(folder)
+    for each in added:
+        rows = join_runs(folder, columns, rows, each)
+    before, *more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, *added))
+    new = [read_runs(each)[1] for each in added]
+    facts = {key: sum(record[key] for record in (before, *more)) for key in ("minutes", "runs")}
+    facts |= {"notes": [*map(describe_addition, new, more), *notes]}
+    looks = count_looks_after_adding(name, before, {row["series"] for each in new for row in each}, folder)
     facts["verdicts"] = [{**each, "looks": looks.get(each["claim"], 1)} for each in before["verdicts"]]
     earlier = (folder / "runs.csv").read_text("utf-8")
     write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])
@@ -102,7 +105,7 @@ def add_seeds(name: str, added: Path, out: Path, notes: Sequence[str] = ()) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="the experiment, PAPER/ID")
-    parser.add_argument("added", type=Path, help="the folder of results with further seeds")
+    parser.add_argument("added", type=Path, nargs="+", help="a folder of results with further seeds")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--note", action="append", default=[], help="a sentence about these runs for the page")
     arguments = parser.parse_args()

@@ -6,11 +6,11 @@ A verdict counts as it stands if the experiment has not changed since. `results/
 *withdrawn*, whose experiment was wrong, and those of an *older* protocol, which is said beside them.
 """
 
+import argparse
 import csv
 import json
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -277,7 +277,11 @@ def print_commands(results: Path) -> None:
 
 
 def main() -> None:
-    results = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="?", type=Path, default=Path("results"), help="default: results")
+    results = parser.parse_args().results
+    if not (results / "protocol.json").exists():
+        parser.error(f"{results} has no protocol.json, so it is not a folder of committed results.")
     rows = {paper: [] for paper in TITLES}
     minutes = {}
     for name in experiment:

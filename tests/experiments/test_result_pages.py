@@ -180,7 +180,7 @@ ADDED_TO = "split2020/fig3"
 def test_added_seeds_are_judged_together_with_the_others(stored):
     results, more = stored
     before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
-    add_seeds.add_seeds(ADDED_TO, more, results, ["Seed 20 was left out."])
+    add_seeds.add_seeds(ADDED_TO, [more], results, ["Seed 20 was left out."])
     after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
     assert after["runs"] == 2 * before["runs"]  # `more` says it has as many
     looks = [[each["looks"] for each in record["verdicts"]] for record in (before, after)]
@@ -195,7 +195,22 @@ def test_added_seeds_are_judged_together_with_the_others(stored):
     figures = [folder / ADDED_TO / "figure.png" for folder in (results, RESULTS)]
     assert figures[0].read_bytes() != figures[1].read_bytes()  # drawn anew, with all runs
     with pytest.raises(SystemExit, match="seed 10 of VAE already"):
-        add_seeds.add_seeds(ADDED_TO, more, results)
+        add_seeds.add_seeds(ADDED_TO, [more], results)
+
+
+def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
+    results, more = stored
+    before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    shutil.copytree(more, tmp_path / "others")
+    _, rows = add_seeds.read_runs(more)
+    split = [row | {"series": "VAE, split", "seed": str(100 + place)} for place, row in enumerate(rows)]
+    write_csv(tmp_path / "others" / "runs.csv", split)
+    add_seeds.add_seeds(ADDED_TO, [more, tmp_path / "others"], results)
+    after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    assert after["verdicts"][0]["looks"] == before["verdicts"][0]["looks"] + 1  # it reads both series
+    page = (results / ADDED_TO / "README.md").read_text()
+    assert "- Runs of seeds 10 to 19 of VAE were added" in page
+    assert "- Runs of seeds 100 to 109 of VAE, split were added" in page
 
 
 @pytest.mark.parametrize(
@@ -213,7 +228,7 @@ def test_seeds_of_another_experiment_are_refused(stored, file, old, new, said):
     assert old in text
     (more / file).write_text(text.replace(old, new))
     with pytest.raises(SystemExit, match=said):
-        add_seeds.add_seeds(ADDED_TO, more, results)
+        add_seeds.add_seeds(ADDED_TO, [more], results)
     for name in ("runs.csv", "verdicts.json", "README.md"):
         assert (results / ADDED_TO / name).read_bytes() == (RESULTS / ADDED_TO / name).read_bytes()
 
