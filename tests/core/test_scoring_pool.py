@@ -267,7 +267,7 @@ def test_jobs_on_a_gpu_begin_with_different_metrics(runs, monkeypatch):
     monkeypatch.setattr(SharedGpu, "start", lambda: None)
     with scoring_pool.ScoringPool(torch.device("cuda"), 3) as pool:
         for _ in range(4):
-            pool.submit(scoring.Job(folder.path, folder.root, (dict.fromkeys(METRICS, {}),))).result()
+            pool.submit(scoring.Job(folder.path, folder.root, ({name: {} for name in METRICS},))).result()
     stored = []
     for job in jobs:
         before = len(runs[0].scores)
