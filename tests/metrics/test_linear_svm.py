@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from unbraid.metrics.predictive import linear_svm as linear, newton
-from unbraid.metrics.predictive.linear_svm import fit_lines
+from unbraid.metrics.predictive.linear_svm import ROWS_PER_STRETCH, SortedTable, find_highest_lines, fit_lines
 from unbraid.metrics.predictive.logistic import fit_one_vs_rest, standardise
 from unbraid.metrics.predictive.softmax import fit_softmax
 
@@ -29,6 +29,15 @@ def reference_svm(x, y):
     return LinearSVC(C=0.01, class_weight="balanced", dual=False, tol=1e-12, max_iter=100_000).fit(x[:, None], y)
 
 
+def predict_rows(model, codes):
+    """Return what each latent predicts [rows, latents, factors], in the order of the rows."""
+    table = SortedTable.of(codes, np.zeros((len(codes), 1), dtype=np.int64))
+    ascending = model.predict(table)
+    predicted = np.empty_like(ascending)
+    np.put_along_axis(predicted, np.broadcast_to(table.order, ascending.shape), ascending, axis=2)
+    return predicted.transpose(2, 1, 0)
+
+
 def svm_loss(x, y, values, positive):
     """The objective of one problem, written out: balanced weights as LIBLINEAR gives them."""
     count = {v: (y == v).sum() for v in values}
@@ -45,8 +54,8 @@ def svm_loss(x, y, values, positive):
 
 def test_support_vector_machines_are_scikit_learns():
     codes, factors = made()
-    model = fit_lines(codes, factors)
-    predicted = model.predict(codes)
+    model = fit_lines(SortedTable.of(codes, factors))
+    predicted = predict_rows(model, codes)
     for j, x in enumerate(codes.T):
         for k, y in enumerate(factors.T):
             expected = reference_svm(x, y)
@@ -57,7 +66,7 @@ def test_support_vector_machines_are_scikit_learns():
 
 def test_support_vector_machines_minimise_the_loss_as_written():
     codes, factors = made(120)
-    model = fit_lines(codes, factors)
+    model = fit_lines(SortedTable.of(codes, factors))
     for k, positive, place in ((0, 1, 0), (1, 0, 0), (1, 2, 2), (2, 3, 3)):
         values = np.unique(factors[:, k])
         loss = svm_loss(codes[:, 1], factors[:, k], values, positive)
@@ -82,9 +91,10 @@ def test_no_small_move_lowers_the_loss(seed, rows, values, scale, shift, ties):
     x = scale * (x + shift)
     y = rng.integers(0, values, rows)
     present = np.unique(y)
-    model = fit_lines(x[:, None], y[:, None])
+    table = SortedTable.of(x[:, None], y[:, None])
+    model = fit_lines(table)
     if len(present) == 1:
-        assert (model.predict(x[:, None]) == present[0]).all()
+        assert (model.predict(table) == present[0]).all()
         return
     for place, positive in enumerate(present[1:] if len(present) == 2 else present):
         loss = svm_loss(x, y, present, positive)
@@ -97,14 +107,61 @@ def test_no_small_move_lowers_the_loss(seed, rows, values, scale, shift, ties):
 def test_columns_of_very_different_scale_do_not_disturb_each_other(monkeypatch):
     codes, factors = made(200)
     codes = np.concatenate([codes, 1e9 * codes[:, :1], np.full((200, 1), 7.0)], axis=1)
-    together = fit_lines(codes, factors)
-    monkeypatch.setattr(linear, "MAX_SORTED_ENTRIES", 1)
-    alone = fit_lines(codes, factors)
+    table = SortedTable.of(codes, factors)
+    together = fit_lines(table)
+    predicted = together.predict(table)
+    monkeypatch.setattr(linear, "MAX_ENTRIES", 1)
+    alone = fit_lines(table)
+    np.testing.assert_array_equal(together.predict(table), predicted)
     np.testing.assert_allclose(together.weight, alone.weight, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(together.offset, alone.offset, rtol=1e-9, atol=1e-12)
     expected = reference_svm(codes[:, 5], factors[:, 1])
     np.testing.assert_allclose(together.offset[5, together.blocks[1]], expected.intercept_, atol=1e-6)
     assert np.isfinite(together.weight).all()
+
+
+def test_a_line_at_the_margin_stays_there_while_others_take_more_steps():
+    codes, factors = made(300)
+    codes, factors = np.column_stack([np.full(300, 1e6), codes]), np.column_stack([np.zeros(300, dtype=int), factors])
+    model = fit_lines(SortedTable.of(codes, factors), C=100.0)
+    assert model.weight[0, 0] * 1e6 + model.offset[0, 0] == pytest.approx(1)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    rows=st.sampled_from([1, 2, ROWS_PER_STRETCH, ROWS_PER_STRETCH + 1, 300]),
+    lines=st.sampled_from([1, 2, 3, 40]),
+    digits=st.sampled_from([None, 0, 1]),
+)
+@settings(max_examples=150)
+def test_the_first_of_the_highest_lines_is_found_at_every_row(seed, rows, lines, digits):
+    """Rounded numbers make ties: rows where lines cross, parallel and equal lines, zero slopes, constant latents."""
+    rng = np.random.default_rng(seed)
+    weight, offset = rng.standard_normal((2, 4, lines))
+    x = rng.standard_normal((4, rows)) * [[1], [100], [1e-3], [0]] + [[0], [0], [5], [0.1]]
+    if digits is not None:
+        weight, offset, x = (of.round(digits) for of in (weight, offset, x))
+    weight[0, lines // 2 :] = 0.0
+    x.sort(axis=1)
+    expected = (weight[:, :, None] * x[:, None] + offset[:, :, None]).argmax(1)
+    np.testing.assert_array_equal(find_highest_lines(weight, offset, x), expected)
+
+
+@pytest.mark.parametrize("size", [2, 5, 40, 250])
+def test_rows_of_a_sorted_table_are_fitted_like_a_table_of_their_own(size):
+    codes, factors = made(300)
+    codes = np.column_stack([codes, codes[:, 0].round(), np.full(300, 0.1)])
+    table, rng = SortedTable.of(codes, factors), np.random.default_rng(1)
+    for _ in range(5):
+        train, test = rng.permutation(300)[:size], rng.permutation(300)[:size]
+        model, some = fit_lines(table.select(train)), table.select(test)
+        alone = fit_lines(SortedTable.of(codes[train], factors[train]))
+        np.testing.assert_array_equal(model.weight, alone.weight)
+        np.testing.assert_array_equal(model.offset, alone.offset)
+        for values, column in zip(model.values, factors[train].T, strict=True):
+            np.testing.assert_array_equal(values, np.unique(column))
+        hits = (predict_rows(alone, codes[test]) == factors[test][:, None, :]).mean(0)
+        np.testing.assert_array_equal((model.predict(some) == some.ascending_labels()).mean(2).T, hits)
 
 
 def probabilities(model, codes):
@@ -230,7 +287,7 @@ def test_as_many_rows_as_scores_take_are_classified_as_by_scikit_learn():
     factors = np.stack([rng.integers(0, s, 10_000) for s in (3, 6, 40, 32, 32, 10)], axis=1)
     known = np.concatenate([(factors - factors.mean(0)) / factors.std(0), np.zeros((10_000, 4))], axis=1)
     codes = known @ np.linalg.qr(rng.standard_normal((10, 10)))[0] + 0.1 * rng.standard_normal((10_000, 10))
-    predicted = fit_lines(codes, factors).predict(codes[:5_000])
+    predicted = predict_rows(fit_lines(SortedTable.of(codes, factors)), codes[:5_000])
     for j, x in enumerate(codes.T):
         for k, y in enumerate(factors.T):
             assert (predicted[:, j, k] == reference_svm(x, y).predict(x[:5_000, None])).mean() > 0.999

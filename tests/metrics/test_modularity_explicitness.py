@@ -14,7 +14,7 @@ from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
-from unbraid.metrics.information.modularity_explicitness import compute_auc, explicitness, modularity
+from unbraid.metrics.information.modularity_explicitness import compute_aucs, explicitness, modularity
 from unbraid.metrics.train_test_split import draw_rows, split_rows
 
 
@@ -139,10 +139,27 @@ def test_a_latent_per_value_is_wholly_explicit():
 @settings(max_examples=30)
 def test_areas_are_scikit_learns(seed, rows, ties):
     rng = np.random.default_rng(seed)
-    scores = rng.integers(0, 4, rows).astype(float) if ties else rng.standard_normal(rows)
-    positive = rng.random(rows) < 0.4
-    positive[:2] = True, False
-    assert compute_auc(scores, positive) == pytest.approx(roc_auc_score(positive, scores), abs=1e-12)
+    scores = rng.integers(0, 4, (rows, 6)).astype(float) if ties else rng.standard_normal((rows, 6))
+    columns = np.stack([rng.integers(0, 2, rows), rng.choice([2, 3, 4, 6], rows)], axis=1)  # 6 is no column, 5 is empty
+    areas = compute_aucs(torch.as_tensor(scores), torch.as_tensor(columns)).numpy()
+    for c, (area, column) in enumerate(zip(areas, scores.T, strict=True)):
+        positive = (columns == c).any(1)
+        if 0 < positive.sum() < rows:
+            assert area == pytest.approx(roc_auc_score(positive, column), abs=1e-12)
+        else:
+            assert np.isnan(area)
+
+
+@pytest.mark.gpu
+def test_areas_on_a_gpu_are_those_on_a_cpu():
+    codes, factors = made(3_000)
+    here, there = (explicitness(torch.as_tensor(codes, device=place), factors) for place in ("cpu", "cuda"))
+    assert there.value == pytest.approx(here.value, abs=1e-4)
+    scores = torch.randn(500, 8).round(decimals=1).double()
+    columns = torch.stack([torch.randint(0, 3, (500,)), torch.randint(3, 9, (500,))], dim=1)
+    areas = compute_aucs(scores.cuda(), columns.cuda())
+    assert areas.is_cuda
+    torch.testing.assert_close(areas.cpu(), compute_aucs(scores, columns), atol=1e-12, rtol=0, equal_nan=True)
 
 
 def test_the_interval_of_explicitness_is_as_wide_as_other_rows_make_it():

@@ -26,12 +26,14 @@ perfect code with one latent per factor is about .5 for many values, 1 for two, 
 softmax (`classifier="softmax"`) ranks all values and comes near 1.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import (
@@ -220,7 +222,7 @@ class _Ranking(NamedTuple):
             published = self.classifier == "liblinear"
             model = fit_one_vs_rest(x, labels[train], free_intercept=not published, **settings)
             ranked = model.normalised_sigmoids(x_test) if published else model.logits(x_test)
-        return _compute_areas(ranked.cpu().numpy(), model, self.labels, labels[test]), model
+        return _compute_areas(ranked, model, self.labels.names, labels[test]), model
 
 
 def compute_modularity(information: np.ndarray, uninformed: float | None) -> tuple[float, list[float | None]]:
@@ -238,17 +240,19 @@ def compute_modularity(information: np.ndarray, uninformed: float | None) -> tup
 
 
 def _compute_areas(
-    scores: np.ndarray, model: Classifiers, labels: FactorLabels, truth: np.ndarray
+    scores: Tensor, model: Classifiers, names: Sequence[str], truth: np.ndarray
 ) -> dict[str, dict[int, float]]:
-    """Return the area of each value of each factor."""
-    areas: dict[str, dict[int, float]] = {}
-    for k, name in enumerate(labels.names):
-        areas[name] = {}
-        for value, column in zip(model.values[k], scores[:, model.blocks[k]].T, strict=True):
-            positive = truth[:, k] == value
-            if 0 < positive.sum() < len(positive):
-                areas[name][int(value)] = compute_auc(column, positive)
-    return areas
+    """Return the area of each value that has one, from scores [rows, values of all factors] and labels `truth`."""
+    columns = np.full(truth.shape, scores.shape[1])
+    for k, (values, block) in enumerate(zip(model.values, model.blocks, strict=True)):
+        place = np.searchsorted(values, truth[:, k]).clip(max=len(values) - 1)
+        known = values[place] == truth[:, k]
+        columns[known, k] = block.start + place[known]
+    areas = compute_aucs(scores, torch.as_tensor(columns, device=scores.device)).tolist()
+    return {
+        name: {int(value): area for value, area in zip(values, areas[block], strict=True) if not math.isnan(area)}
+        for name, values, block in zip(names, model.values, model.blocks, strict=True)
+    }
 
 
 def average_areas(areas: Mapping[str, Mapping[int, float]]) -> float:
@@ -256,9 +260,39 @@ def average_areas(areas: Mapping[str, Mapping[int, float]]) -> float:
     return float(np.mean([np.mean(list(of.values())) for of in areas.values() if of] or [0.5]))
 
 
-def compute_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the chance that a positive row outranks a negative one (ties: half)."""
-    from scipy.stats import rankdata
+def compute_aucs(scores: Tensor, columns: Tensor) -> Tensor:
+    """Return the area under the ROC curve of each column of scores [rows, columns].
 
-    count, rest = int(positive.sum()), int((~positive).sum())
-    return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / (count * rest))
+    It is the chance that a positive row outranks another one (ties: half), or NaN where no row or every row is
+    positive. `columns` [rows, factors] are the columns in which a row is positive, one per factor; for none, it is the
+    number of columns.
+    """
+    rows, count = scores.shape
+    column = columns.clamp(max=count - 1)
+    own = scores.gather(1, column)
+    higher = own.nextafter(torch.full_like(own, math.inf))
+    below, up_to = _count_below(_sort_columns(scores), column, torch.stack([own, higher]))
+    ranks = (below + up_to + 1).double() / 2
+    totals = ranks.new_zeros(2, count + 1)
+    totals.index_add_(1, columns.ravel(), torch.stack([ranks, torch.ones_like(ranks)]).flatten(1))
+    rank_sum, positive = totals[:, :-1]
+    return (rank_sum - positive * (positive + 1) / 2) / (positive * (rows - positive))
+
+
+def _count_below(ordered: Tensor, column: Tensor, values: Tensor) -> Tensor:
+    """Return how many numbers of its `column` each value exceeds, by bisection of sorted columns [columns, rows]."""
+    rows = ordered.shape[1]
+    first = column * rows
+    last, below = first + rows - 1, (first - 1).expand_as(values)
+    for power in reversed(range(rows.bit_length())):
+        probe = torch.minimum(below + 2**power, last)
+        below = torch.where(ordered.take(probe) < values, probe, below)
+    return below + 1 - first
+
+
+def _sort_columns(scores: Tensor) -> Tensor:
+    """Return the columns of scores [rows, columns], each sorted [columns, rows]."""
+    columns = scores.T.contiguous()
+    if columns.is_cuda:
+        return columns.sort().values
+    return torch.from_numpy(np.sort(columns.numpy(), axis=1))  # three times as fast as torch on a CPU

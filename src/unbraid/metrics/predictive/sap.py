@@ -29,7 +29,7 @@ from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.factor_types import FactorColumn, parse_factors
 from unbraid.metrics.intervals import Spread, draw_halves, halve_again, measure_draws, no_interval, spread_at
-from unbraid.metrics.predictive.linear_svm import fit_lines
+from unbraid.metrics.predictive.linear_svm import SortedTable, fit_lines
 from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, is_published, split_rows
 
 PENALTY = 0.01
@@ -85,7 +85,8 @@ def sap(
     columns = parse_factors(to_factor_table(factors, len(values)), names, continuous, detect=False)
     names = [column.name for column in columns]
     _refuse_constant(columns, rows.train)
-    scores = _measure_prediction(values, columns, *rows)
+    prediction = _Prediction(values, columns, rows)
+    scores = prediction.measure(np.arange(len(rows.train)), np.arange(len(rows.test)))
     gaps = _compute_gaps(scores)
     details = {
         "gaps": dict(zip(names, gaps.tolist(), strict=True)),
@@ -97,9 +98,7 @@ def sap(
     }
 
     def measure_half(of_train: np.ndarray, of_test: np.ndarray) -> float:
-        some = TrainTestRows(rows.train[of_train], rows.test[of_test])
-        copies = len(rows.train) / max(1, len(of_train))
-        return float(_compute_gaps(_measure_prediction(values, columns, *some, copies)).mean())
+        return float(_compute_gaps(prediction.measure(of_train, of_test)).mean())
 
     value, used = float(gaps.mean()), len(rows.train) + len(rows.test)
     drawn = draw_halves([len(rows.train), len(rows.test)], resamples, rng)
@@ -117,22 +116,31 @@ def _refuse_constant(columns: Sequence[FactorColumn], rows: np.ndarray) -> None:
             raise DataError(f"Factor {column.name} has only one value in the training rows; leave it out.")
 
 
-def _measure_prediction(
-    values: np.ndarray, columns: Sequence[FactorColumn], train: np.ndarray, test: np.ndarray, copies: float = 1.0
-) -> np.ndarray:
-    """Return S [latents, factors]: test accuracies of discrete factors, squared correlations of continuous ones.
+class _Prediction:
+    """The training and test rows of a score, sorted once, to be measured many times."""
 
-    Each training row counts `copies` times against the penalty.
-    """
-    discrete, real = ([k for k, c in enumerate(columns) if (c.size is None) == is_real] for is_real in (False, True))
-    scores = np.empty((values.shape[1], len(columns)))
-    if discrete:
-        labels = np.stack([columns[k].values for k in discrete], axis=1)
-        predicted = fit_lines(values[train], labels[train], C=copies * PENALTY).predict(values[test])
-        scores[:, discrete] = (predicted == labels[test][:, None, :]).mean(0)
-    if real:
-        scores[:, real] = _square_correlations(values[train], np.stack([columns[k].values[train] for k in real], 1))
-    return scores
+    def __init__(self, values: np.ndarray, columns: Sequence[FactorColumn], rows: TrainTestRows) -> None:
+        self.discrete = [k for k, column in enumerate(columns) if column.size is not None]
+        self.real = [k for k, column in enumerate(columns) if column.size is None]
+        self.codes, self.targets = values[rows.train], [columns[k].values[rows.train] for k in self.real]
+        if self.discrete:
+            labels = np.stack([columns[k].values for k in self.discrete], axis=1)
+            self.train, self.test = (SortedTable.of(values[part], labels[part]) for part in rows)
+
+    def measure(self, of_train: np.ndarray, of_test: np.ndarray) -> np.ndarray:
+        """Return S [latents, factors] of some of the rows: test accuracies, or squared correlations of real factors.
+
+        Against the penalty, a part of the training rows counts as much as all of them.
+        """
+        scores = np.empty((self.codes.shape[1], len(self.discrete) + len(self.real)))
+        if self.discrete:
+            copies, test = len(self.codes) / max(1, len(of_train)), self.test.select(of_test)
+            predicted = fit_lines(self.train.select(of_train), C=copies * PENALTY).predict(test)
+            scores[:, self.discrete] = (predicted == test.ascending_labels()).mean(2).T
+        if self.real:
+            targets = np.stack([target[of_train] for target in self.targets], axis=1)
+            scores[:, self.real] = _square_correlations(self.codes[of_train], targets)
+        return scores
 
 
 def _square_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
