@@ -22,9 +22,6 @@ from unbraid.metrics.content_cache import ContentCache
 MAX_GATHERED_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes that fit a core's cache, or a small part of a GPU's memory."""
 
-_POPULATIONS = ContentCache["Population"](entries=4)
-"""Those of the factors, and of factors in another order, which show the level of chance."""
-
 
 class FixedFactorBatches(NamedTuple):
     """The fixed factor of each batch [batches] and its rows [batches, batch]."""
@@ -85,6 +82,10 @@ class Population:
         """Draw a row for each factor and value."""
         offset = (rng.random(shape) * self.count[factor, value]).astype(np.int64)
         return self.rows[self.start[factor, value] + offset]
+
+
+_POPULATIONS = ContentCache[Population](entries=4)
+"""Those of the factors, and of factors in another order, which show the level of chance."""
 
 
 def sort_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -132,7 +132,8 @@ class _Stack(NamedTuple):
 
     def take_problem(self, b: int) -> "_Stack":
         """Return one of the problems."""
-        return _Stack(*(each[b : b + 1] for each in self))
+        own = slice(b, b + 1)
+        return _Stack(self.inputs[own], self.target[own], self.share[own], self.ridge[own], self.present[own])
 
     def take_rows(self, rows: Tensor) -> "_Stack":
         """Return all problems on some of their rows."""
