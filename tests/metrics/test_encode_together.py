@@ -7,7 +7,7 @@ import unbraid
 from unbraid import scoring
 from unbraid.config import Choice
 from unbraid.data import load
-from unbraid.metrics import Evaluation, encode_together, evaluate
+from unbraid.metrics import Evaluation, encode_together, evaluate, model_encoders
 from unbraid.models import build
 from unbraid.run import score_runs
 from unbraid.training import configure
@@ -29,6 +29,53 @@ def test_codes_and_scores_of_members_are_their_own():
             levels[1].chance, abs=0.02
         )  # codes that differ by rounding change bins
     assert len({id(each.shared) for each in together}) == 1, "perfect codes and labels are of the rows, not of a model"
+
+
+def build_evaluation(device="cpu", precision="tf32"):
+    data = load("sprites-small")
+    settings = {"network": "conv-small", "encoder.width": 4, "encoder.hidden": 16, "z": 3}
+    model = build(configure("vae", Choice("sprites-small"), data, settings), data.shape)
+    return Evaluation(model.to(device), data.to(torch.device(device)), precision=precision)
+
+
+def test_kernels_encode_one_model_as_torch_does(monkeypatch):
+    """On a CPU the program of one model has torch's convolutions, too; the rest is as on a GPU."""
+    plain, other = build_evaluation(), build_evaluation()
+    other.model.load_state_dict(plain.model.state_dict())
+    monkeypatch.setattr(model_encoders, "MIN_ROWS_FOR_KERNELS", 100)
+    monkeypatch.setattr(model_encoders, "_gain_from_kernels", lambda *given: True)
+    built, stack = [], model_encoders.stack_encoders
+    monkeypatch.setattr(model_encoders, "stack_encoders", lambda *given: built.append(given) or stack(*given))
+    few = other.encode_means(torch.arange(50))
+    assert not built  # for few rows nothing is prepared
+    whole = other.encode_means(torch.arange(len(other)))
+    assert len(built) == 1
+    monkeypatch.undo()
+    expected = plain.encode_means(torch.arange(len(plain)))
+    torch.testing.assert_close(whole, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(few, expected[:50], rtol=1e-5, atol=1e-6)
+    assert type(next(m for m in other.model.modules() if isinstance(m, torch.nn.Conv2d))) is torch.nn.Conv2d
+
+
+def test_kernels_are_for_convolutions_in_tf32_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(model_encoders, "TRITON", True)
+    model, cuda = build_evaluation().model, torch.device("cuda")
+    assert model_encoders._gain_from_kernels(model, cuda, tf32=True)
+    assert not model_encoders._gain_from_kernels(model, cuda, tf32=False)
+    assert not model_encoders._gain_from_kernels(model, torch.device("cpu"), tf32=True)
+    assert not model_encoders._gain_from_kernels(torch.nn.Sequential(torch.nn.Linear(2, 2)), cuda, tf32=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_kernels_encode_as_torch_does_in_full_precision(monkeypatch):
+    full, fast = build_evaluation("cuda", "f32"), build_evaluation("cuda", "tf32")
+    fast.model.load_state_dict(full.model.state_dict())
+    monkeypatch.setattr(model_encoders, "MIN_ROWS_FOR_KERNELS", 100)
+    rows = torch.arange(len(full), device="cuda")
+    expected, found = full.encode_means(rows), fast.encode_means(rows)
+    assert (found - expected).abs().max() < 5e-3 * expected.abs().max()
+    assert not torch.equal(found, expected)  # they are other kernels
 
 
 def test_runs_on_a_cpu_encode_only_the_rows_that_a_metric_needs(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Evaluations: a model on data, encoded once for all metrics. Also the functions that choose, run and time metrics."""
 
-import copy
 import inspect
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -9,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from unbraid import noise
@@ -17,6 +16,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import choose_factors
+from unbraid.metrics.model_encoders import choose_encoder, has_convolutions, stack_encoders
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.own_metrics import blame_own_metric, check_own_scores
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
@@ -25,7 +25,7 @@ from unbraid.names import FULL, PUBLISHED_PROTOCOLS, list_metric_names
 from unbraid.networks.own_modules import find_users_networks
 from unbraid.progress import track
 from unbraid.registry import Entry, check_count
-from unbraid.training.group import Group, System, allow_tf32
+from unbraid.training.group import allow_tf32
 
 Result = TypeVar("Result")
 
@@ -125,8 +125,7 @@ class Evaluation:
     @cached_property
     def pass_size(self) -> int:
         """Rows of one pass through the model; it changes the time and no result."""
-        kinds = (nn.Conv2d, nn.ConvTranspose2d)
-        convolves = self.dataset.device.type == "cpu" and any(isinstance(m, kinds) for m in self.model.modules())
+        convolves = self.dataset.device.type == "cpu" and has_convolutions(self.model)
         return min(self.batch, ROWS_OF_CONVOLUTIONS) if convolves else self.batch
 
     def encode_posterior(self, positions: Tensor) -> dict[str, Tensor]:
@@ -139,9 +138,10 @@ class Evaluation:
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
+        encode = choose_encoder(self.model, self.dataset.device, self.uses_tf32, len(missing))
         with torch.no_grad(), allow_tf32(self.uses_tf32):
             for chunk in track("encoding", missing.split(self.pass_size) if len(missing) else ()):
-                for name, part in self.model.encode(self.dataset.inputs(self.rows[chunk])).items():
+                for name, part in encode(self.dataset.inputs(self.rows[chunk])).items():
                     if name not in whole:
                         whole[name] = part.new_zeros(len(self), *part.shape[1:])
                     whole[name][chunk] = part
@@ -258,11 +258,8 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     if find_users_networks(first.model):
         return
     parts: list[dict[str, Tensor]] = []
-    members, device = len(evaluations), first.dataset.device
-    # A group changes the layers of its first system, so that one is a copy.
-    models = [copy.deepcopy(first.model), *(evaluation.model for evaluation in evaluations[1:])]
-    systems = [System(_Encoder(model), {}) for model in models]
-    group = Group(systems, device, "tf32" if first.uses_tf32 else "f32")
+    members, models = len(evaluations), [evaluation.model for evaluation in evaluations]
+    group = stack_encoders(models, first.dataset.device, first.uses_tf32)
     with torch.no_grad(), group.computing():
         for chunk in track("encoding", first.rows.split(first.batch)):
             inputs = tree_map_only(Tensor, lambda x: x.expand(members, *x.shape), first.dataset.inputs(chunk))
@@ -278,17 +275,6 @@ def share_results(evaluations: Sequence[Evaluation]) -> None:
     """Let models on the same rows compute once what does not depend on the model."""
     for evaluation in evaluations[1:]:
         evaluation.shared = evaluations[0].shared
-
-
-class _Encoder(nn.Module):
-    """A model whose forward is its encoder."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Any) -> dict[str, Tensor]:
-        return self.model.encode(x)
 
 
 NEEDS_ON_REQUEST = {"peers", "weights", "strokes", "modalities"}
