@@ -121,7 +121,7 @@ def modularity(
     "Explicitness: area under the ROC curve of linear classifiers on the whole code.",
     "ridgeway2018",
     settings="classifier train test C resamples",
-    core_seconds=1.5,
+    core_seconds=0.8,
     bounds=(-1, 1),
     noise=0.0,
 )

@@ -43,7 +43,7 @@ betavae_metric = partial(
     defaults={"samples": None},
     needs=("factors",),
     bounds=(0, 1),
-    core_seconds=1.0,
+    core_seconds=0.25,
     prefers_core=True,  # for its regression
 )
 Protocol = Literal["logistic", "logistic-sampled"]

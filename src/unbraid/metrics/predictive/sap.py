@@ -42,7 +42,7 @@ sap_metric = partial(
     bounds=(0, 1),
     invariant=("order", "sign"),
     noise=0.0,
-    core_seconds=1.9,
+    core_seconds=0.7,
 )
 
 
