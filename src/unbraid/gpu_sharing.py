@@ -8,6 +8,7 @@ for each other.
 runs the service until its standard input ends, so that it never outlives the program that needs it, however that ends.
 """
 
+import math
 import os
 import shutil
 import signal
@@ -21,9 +22,9 @@ from typing import Self
 PROGRAM = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-PERCENT_OF_A_PROCESS = "30"
-"""Share of the GPU that one process may use at a time, unless the environment says so. Without a bound, the large
-kernels of one process hold up the small ones of all others: the full suite of 64 runs took 92 s instead of 84."""
+MIN_PERCENT_OF_A_PROCESS = 30
+"""Share of the GPU that each of many processes may use at a time, unless the environment sets another. Without a bound,
+the large kernels of one process hold up the small ones of all others."""
 READY = "ready"
 
 MAX_SECONDS = 10.0
@@ -33,9 +34,10 @@ MAX_SECONDS = 10.0
 class SharedGpu:
     """A service for the processes that this program starts with its `environment`, until `stop`."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, processes: int) -> None:
         folder = tempfile.mkdtemp(prefix="unbraid-mps-")
-        self.environment = {PIPES: folder, LOGS: folder, SHARE: os.environ.get(SHARE, PERCENT_OF_A_PROCESS)}
+        percent = max(MIN_PERCENT_OF_A_PROCESS, math.ceil(100 / processes))
+        self.environment = {PIPES: folder, LOGS: folder, SHARE: os.environ.get(SHARE, str(percent))}
         source = str(Path(__file__).parents[1])
         known = [path for path in (source, os.environ.get("PYTHONPATH")) if path]
         self._process = subprocess.Popen(
@@ -49,13 +51,16 @@ class SharedGpu:
         )
 
     @classmethod
-    def start(cls) -> Self | None:
-        """Start a service; None if this machine has none, if it fails, or if the user has started one."""
+    def start(cls, processes: int) -> Self | None:
+        """Start a service for this many processes.
+
+        Return None if this machine has none, if it fails, or if the user has started one.
+        """
         program = shutil.which(PROGRAM)
         if program is None or is_shared_by_user():
             return None
         try:
-            service = cls(program)
+            service = cls(program, processes)
         except OSError:  # the system may refuse processes
             return None
         assert service._process.stdout is not None

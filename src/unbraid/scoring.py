@@ -239,7 +239,8 @@ class Job(NamedTuple):
     missing_only: bool = False
     save: bool = True
     begin_at: float = 0.0
-    """Share of the metrics that come last, so that processes do not all need the GPU at the same moment."""
+    """Where in the list of metrics to begin, from 0 to 1; those before it come last. Processes that begin at different
+    places do not all need the GPU at the same moment."""
 
     def score(self, subject: Subject, background: bool | None = False) -> list[Result]:
         """Measure the metrics here, and return a result for each set of them; `background` as in `schedule_metrics`."""

@@ -151,7 +151,7 @@ class ScoringPool:
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()  # of the list of workers, and of what follows
         self._ended = False  # closed, or unable to start processes
-        self._shared = SharedGpu.start() if device.type == "cuda" and processes > 1 else None
+        self._shared = SharedGpu.start(processes) if device.type == "cuda" and processes > 1 else None
         self._uses_shared = self._shared is not None
 
     def submit(self, job: Job) -> "Future[Outcome]":

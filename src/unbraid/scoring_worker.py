@@ -3,6 +3,7 @@
 With `shared`, the GPU runs kernels of several such processes at once, so codes stay there, however few they are.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -37,6 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     connection.send(_can_use(device))
     load_files(())  # those that the environment names
+    gc.freeze()  # modules stay, so no collection needs to look at them
     with keep_loaded(), blas_threads(1), keep_codes_on_gpu(shared):
         while True:
             try:

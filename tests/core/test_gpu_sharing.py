@@ -11,7 +11,7 @@ import torch
 
 from tests.core.test_scoring_pool import IdleService
 from unbraid import scoring_pool
-from unbraid.gpu_sharing import PIPES, PROGRAM, SharedGpu
+from unbraid.gpu_sharing import PIPES, PROGRAM, SHARE, SharedGpu
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the service exists on Linux only")
 
@@ -34,7 +34,7 @@ def stand_in(tmp_path, monkeypatch):
 
 def test_the_service_is_started_and_stopped(stand_in):
     read_calls = stand_in()
-    service = SharedGpu.start()
+    service = SharedGpu.start(4)
     folder = service.environment[PIPES]
     assert read_calls() == [["-d", folder]]
     assert Path(folder).is_dir()
@@ -43,9 +43,20 @@ def test_the_service_is_started_and_stopped(stand_in):
     assert not Path(folder).exists()
 
 
+@pytest.mark.parametrize(("processes", "own", "percent"), [(2, None, "50"), (16, None, "30"), (16, "80", "80")])
+def test_each_process_gets_a_share_of_the_gpu(stand_in, monkeypatch, processes, own, percent):
+    stand_in()
+    monkeypatch.delenv(SHARE, raising=False)
+    if own:
+        monkeypatch.setenv(SHARE, own)
+    service = SharedGpu.start(processes)
+    service.stop()
+    assert service.environment[SHARE] == percent
+
+
 def test_a_service_that_fails_is_not_used(stand_in):
     read_calls = stand_in(code=1)
-    assert SharedGpu.start() is None
+    assert SharedGpu.start(4) is None
     (call,) = read_calls()
     assert not Path(call[-1]).exists()
 
@@ -53,19 +64,19 @@ def test_a_service_that_fails_is_not_used(stand_in):
 def test_a_service_of_the_user_is_used_as_it_is(stand_in, monkeypatch):
     read_calls = stand_in()
     monkeypatch.setenv(PIPES, "/somewhere")
-    assert SharedGpu.start() is None
+    assert SharedGpu.start(4) is None
     assert not read_calls()
 
 
 def test_most_machines_have_none(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert SharedGpu.start() is None
+    assert SharedGpu.start(4) is None
 
 
 @pytest.mark.parametrize("kill", ["os.kill(os.getpid(), 9)", "os.killpg(0, 15)", "os.killpg(0, 1)"])
 def test_the_service_ends_with_a_program_that_is_killed(stand_in, kill):
     read_calls = stand_in()
-    code = f"import os; from unbraid.gpu_sharing import SharedGpu; SharedGpu.start(); {kill}"
+    code = f"import os; from unbraid.gpu_sharing import SharedGpu; SharedGpu.start(4); {kill}"
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60, start_new_session=True)
     for _ in range(200):
         if len(read_calls()) == 2:

@@ -261,10 +261,10 @@ def test_as_many_processes_as_cores_jobs_and_memory_allow(monkeypatch):
 
 
 def test_jobs_on_a_gpu_begin_with_different_metrics(runs, monkeypatch):
-    """Each measures all of them, in the order of the run's own position."""
+    """Each job measures all metrics and begins at its own place in the list."""
     jobs, folder = [], runs[0].folder
     monkeypatch.setattr(scoring_pool.ScoringPool, "_score", lambda pool, job: jobs.append(job))
-    monkeypatch.setattr(SharedGpu, "start", lambda: None)
+    monkeypatch.setattr(SharedGpu, "start", lambda processes: None)
     with scoring_pool.ScoringPool(torch.device("cuda"), 3) as pool:
         for _ in range(4):
             pool.submit(scoring.Job(folder.path, folder.root, ({name: {} for name in METRICS},))).result()

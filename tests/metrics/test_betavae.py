@@ -125,8 +125,8 @@ def test_on_the_same_points_the_classifier_agrees_with_a_slow_one(compat):
         slow = predicted(slow_softmax(standard, pairs.factor, 3), standard)
     else:
         slow = predicted(slow_one_against_the_rest(features, pairs.factor, 3), features)
-    predict = _predict_by_softmax if compat is None else _predict_as_published
-    of_train, of_test = predict(features, pairs.factor, features[::2], 0)
+    asked = (features, pairs.factor, features[::2])
+    of_train, of_test = _predict_by_softmax(*asked) if compat is None else _predict_as_published(*asked, 0)
     assert (of_train == slow).mean() >= 0.999
     np.testing.assert_array_equal(of_test, of_train[::2])
 

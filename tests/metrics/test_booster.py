@@ -132,8 +132,10 @@ def test_bins_are_bounded(bins):
 
 
 @pytest.mark.gpu
-def test_cuda_grows_the_same_trees():
-    for one, other in zip(*(boost(CODES, targets(), ASKED, device=d) for d in ("cpu", "cuda")), strict=True):
+@pytest.mark.parametrize("stages", [2, 4, 100])  # none is recorded, one is replayed, most are
+def test_cuda_grows_the_same_trees(stages):
+    both = (boost(CODES, targets(), ASKED, stages=stages, device=device) for device in ("cpu", "cuda"))
+    for one, other in zip(*both, strict=True):
         assert other.importance == pytest.approx(one.importance, abs=1e-3)
         assert np.mean(one.test == other.test) > 0.99
     first, second = (boost(CODES, targets(), ASKED, device="cuda") for _ in range(2))

@@ -1,5 +1,8 @@
 """A result is computed once for equal arrays, and the oldest ones are dropped."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from unbraid.metrics.content_cache import ContentCache
@@ -28,9 +31,23 @@ def test_a_result_that_is_used_stays():
     assert cache.get([first], list) is kept
 
 
+def test_threads_share_a_cache():
+    cache, rows = ContentCache[int](entries=1), [np.array([k]) for k in range(2)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda k: cache.get([rows[k % 2]], lambda: k % 2), range(4_000)))
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [k % 2 for k in range(4_000)]
+
+
 def test_models_on_the_same_factors_share_a_population(monkeypatch):
-    built, build = [], fixed_factor_batches.Population
-    monkeypatch.setattr(fixed_factor_batches, "Population", lambda labels: built.append(labels) or build(labels))
+    built, read = [], fixed_factor_batches.read_fixable_factors
+    monkeypatch.setattr(
+        fixed_factor_batches, "read_fixable_factors", lambda *given: built.append(given) or read(*given)
+    )
     monkeypatch.setattr(fixed_factor_batches, "_POPULATIONS", ContentCache(entries=2))
     factors = np.random.default_rng(0).integers(0, 3, (60, 2))
     one, two = (read_population("FactorVAE", factors.copy(), 60, ["a", "b"]) for _ in range(2))

@@ -14,7 +14,7 @@ from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.attributes import _Networks, attributes
-from unbraid.metrics.predictive.downstream import downstream
+from unbraid.metrics.predictive.downstream import _Prediction, downstream
 from unbraid.metrics.train_test_split import split_rows
 from unbraid.threads import one_thread
 
@@ -60,6 +60,23 @@ def test_accuracy_agrees_with_a_slow_version(protocol):
         assert score.interval[0] < score.value < score.interval[1]
         assert score.predictor == protocol
         assert Score.from_record(json.loads(json.dumps(score.as_record()))) == score
+
+
+def test_fits_to_all_halves_at_once_score_as_one_by_one(monkeypatch):
+    """A GPU fits them as one stack; here a CPU does, too."""
+    codes, factors = made()
+    asked = {"labels": (20, 500), "test": 300, "resamples": 6}
+    expected, sizes = downstream(codes, factors, **asked), []
+
+    def measure(self, train, test, start=None):
+        sizes.append(len(train))
+        return self._regress(train, test, start) if train else []
+
+    monkeypatch.setattr(_Prediction, "measure", measure)
+    for first, second in zip(expected, downstream(codes, factors, **asked), strict=True):
+        assert second.value == first.value
+        assert second.interval == pytest.approx(first.interval, abs=1e-6)
+    assert sizes == [1, 1, 6, 6]
 
 
 def test_more_labels_than_rows_are_capped_and_said():

@@ -11,6 +11,7 @@ from unbraid.metrics import Evaluation, encode_together, evaluate, model_encoder
 from unbraid.models import build
 from unbraid.run import score_runs
 from unbraid.training import configure
+from unbraid.training.group import Group
 
 
 def test_codes_and_scores_of_members_are_their_own():
@@ -43,13 +44,14 @@ def test_kernels_encode_one_model_as_torch_does(monkeypatch):
     plain, other = build_evaluation(), build_evaluation()
     other.model.load_state_dict(plain.model.state_dict())
     monkeypatch.setattr(model_encoders, "MIN_ROWS_FOR_KERNELS", 100)
-    monkeypatch.setattr(model_encoders, "_gain_from_kernels", lambda *given: True)
-    built, stack = [], model_encoders.stack_encoders
-    monkeypatch.setattr(model_encoders, "stack_encoders", lambda *given: built.append(given) or stack(*given))
-    few = other.encode_means(torch.arange(50))
-    assert not built  # for few rows nothing is prepared
+    monkeypatch.setattr(model_encoders, "_is_faster_by_kernels", lambda *given: True)
+    shapes, apply = [], Group.apply
+    monkeypatch.setattr(
+        Group, "apply", lambda self, path, x: shapes.append(tuple(x.x["x"].shape[:2])) or apply(self, path, x)
+    )
+    few = other.encode_means(torch.arange(50))  # by the same program as all others: codes depend on no other row
     whole = other.encode_means(torch.arange(len(other)))
-    assert len(built) == 1
+    assert set(shapes) == {(1, other.batch)}  # kernels are compiled for a shape
     monkeypatch.undo()
     expected = plain.encode_means(torch.arange(len(plain)))
     torch.testing.assert_close(whole, expected, rtol=1e-5, atol=1e-6)
@@ -57,25 +59,34 @@ def test_kernels_encode_one_model_as_torch_does(monkeypatch):
     assert type(next(m for m in other.model.modules() if isinstance(m, torch.nn.Conv2d))) is torch.nn.Conv2d
 
 
+def test_small_evaluations_are_encoded_by_the_model_itself(monkeypatch):
+    monkeypatch.setattr(model_encoders, "_is_faster_by_kernels", lambda *given: True)
+    evaluation = build_evaluation()
+    assert len(evaluation) < model_encoders.MIN_ROWS_FOR_KERNELS
+    monkeypatch.setattr(model_encoders, "stack_encoders", lambda *given: pytest.fail("kernels were prepared"))
+    evaluation.encode_means(torch.arange(len(evaluation)))
+
+
 def test_kernels_are_for_convolutions_in_tf32_on_a_gpu(monkeypatch):
     monkeypatch.setattr(model_encoders, "TRITON", True)
     model, cuda = build_evaluation().model, torch.device("cuda")
-    assert model_encoders._gain_from_kernels(model, cuda, tf32=True)
-    assert not model_encoders._gain_from_kernels(model, cuda, tf32=False)
-    assert not model_encoders._gain_from_kernels(model, torch.device("cpu"), tf32=True)
-    assert not model_encoders._gain_from_kernels(torch.nn.Sequential(torch.nn.Linear(2, 2)), cuda, tf32=True)
+    assert model_encoders._is_faster_by_kernels(model, cuda, tf32=True)
+    assert not model_encoders._is_faster_by_kernels(model, cuda, tf32=False)
+    assert not model_encoders._is_faster_by_kernels(model, torch.device("cpu"), tf32=True)
+    assert not model_encoders._is_faster_by_kernels(torch.nn.Sequential(torch.nn.Linear(2, 2)), cuda, tf32=True)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_kernels_encode_as_torch_does_in_full_precision(monkeypatch):
     full, fast = build_evaluation("cuda", "f32"), build_evaluation("cuda", "tf32")
     fast.model.load_state_dict(full.model.state_dict())
     monkeypatch.setattr(model_encoders, "MIN_ROWS_FOR_KERNELS", 100)
+    built, stack = [], model_encoders.stack_encoders
+    monkeypatch.setattr(model_encoders, "stack_encoders", lambda *given: built.append(given) or stack(*given))
     rows = torch.arange(len(full), device="cuda")
     expected, found = full.encode_means(rows), fast.encode_means(rows)
     assert (found - expected).abs().max() < 5e-3 * expected.abs().max()
-    assert not torch.equal(found, expected)  # they are other kernels
+    assert len(built) == 1
 
 
 def test_runs_on_a_cpu_encode_only_the_rows_that_a_metric_needs(tmp_path, monkeypatch):

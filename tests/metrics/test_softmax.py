@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from unbraid.metrics.predictive import newton
+from unbraid.metrics.predictive import newton, softmax
 from unbraid.metrics.predictive.softmax import fit_softmax, fit_softmax_each
 
 
@@ -49,6 +49,19 @@ def test_a_start_serves_all_problems_of_a_stack(monkeypatch):
         alone = fit_softmax(x[half], labels[half], **settings)
         assert (alone.weights - model.weights).abs().max() < 1e-4
     assert with_start < (len(counted) - with_start) / 3
+
+
+def test_a_stack_is_divided_where_memory_would_not_hold_it(monkeypatch):
+    sets = [made(100, seed) for seed in range(5)]
+    asked = [x for x, _ in sets], [labels for _, labels in sets]
+    whole, sizes, solve = fit_softmax_each(*asked), [], softmax._solve
+    monkeypatch.setattr(softmax, "MAX_NUMBERS_OF_A_STACK", 2 * (12 * 5) ** 2)
+    monkeypatch.setattr(
+        softmax, "_solve", lambda stack, *given: sizes.append(len(stack.inputs)) or solve(stack, *given)
+    )
+    for first, second in zip(whole, fit_softmax_each(*asked), strict=True):
+        assert (first.weights - second.weights).abs().max() < 1e-6
+    assert sizes == 3 * [2] + 3 * [2] + 3 * [1]  # for each of three factors
 
 
 def test_wide_problems_of_a_stack_are_solved_without_a_hessian(monkeypatch):

@@ -7,8 +7,8 @@ from tests.support.execution import METHODS, no_fallback
 from tests.support.two_players import registered
 from unbraid.config import Choice
 from unbraid.data import load
+from unbraid.recorded_step import WARM_UP_CALLS, RecordedStep
 from unbraid.training import configure
-from unbraid.training.execution import WARM_UP_CALLS, RecordedStep
 from unbraid.training.prepare import prepare
 
 pytestmark = pytest.mark.gpu

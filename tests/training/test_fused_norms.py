@@ -7,8 +7,8 @@ from tests.support.execution import no_fallback
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.networks.fused_norm import FusableNorm, fuse_normalisations
+from unbraid.recorded_step import WARM_UP_CALLS, RecordedStep
 from unbraid.training import configure
-from unbraid.training.execution import WARM_UP_CALLS, RecordedStep
 from unbraid.training.prepare import prepare
 
 pytest.importorskip("triton")

@@ -1,4 +1,4 @@
-"""Training of small networks inside a score: many short steps, captured once on CUDA and replayed as one launch each.
+"""Training of small networks inside a score: many short steps, recorded once on CUDA and replayed as one launch each.
 
 Runs have their own loop (`unbraid.training`); this one keeps no state and resumes nothing.
 """
@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from unbraid.progress import progress
-
-WARM_UP_STEPS = 3
-"""Steps before the capture: the first ones choose kernels and make the optimizer's state."""
+from unbraid.recorded_step import RecordedStep
 
 Loss = Callable[[Tensor], Tensor]
 """Loss of a step, as a function of the step's number [1], a tensor that looks up whatever changes between steps."""
@@ -30,13 +28,13 @@ def descend(
     clock = torch.zeros(1, dtype=torch.int64, device=device)
     adam = _LeafAdam(trained, betas)
 
-    def step() -> None:
+    def step(_: object = None) -> None:
         gradients = torch.autograd.grad(loss(clock), trained)
         adam.step(gradients, rates.index_select(0, clock)[0])
         clock.add_(1)
 
     with progress(name, len(rates)) as bar, torch.enable_grad():
-        advance = CapturedStep(step) if device.type == "cuda" else step
+        advance = RecordedStep(step, device) if device.type == "cuda" else step
         for _ in range(len(rates)):
             advance()
             bar.advance()
@@ -60,26 +58,3 @@ class _LeafAdam:
         first, second = self.betas
         settings = {"weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
         torch._fused_adam_(self.parameters, list(gradients), *state, lr=rate, beta1=first, beta2=second, **settings)
-
-
-class CapturedStep:
-    """A step that runs a few times and is then captured as a CUDA graph."""
-
-    def __init__(self, step: Callable[[], None]) -> None:
-        self.step, self.calls = step, 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream()
-
-    def __call__(self) -> None:
-        self.calls += 1
-        if self.graph is None and self.calls > WARM_UP_STEPS:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self.step()
-        if self.graph is not None:
-            self.graph.replay()  # a capture executes nothing
-            return
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            self.step()
-        torch.cuda.current_stream().wait_stream(self.stream)

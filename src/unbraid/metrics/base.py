@@ -138,7 +138,9 @@ class Evaluation:
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
-        encode = choose_encoder(self.model, self.dataset.device, self.uses_tf32, len(missing))
+        encode = self.compute_once(
+            "encoder", lambda: choose_encoder(self.model, self.dataset.device, self.uses_tf32, len(self), self.batch)
+        )
         with torch.no_grad(), allow_tf32(self.uses_tf32):
             for chunk in track("encoding", missing.split(self.pass_size) if len(missing) else ()):
                 for name, part in encode(self.dataset.inputs(self.rows[chunk])).items():

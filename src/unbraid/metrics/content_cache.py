@@ -1,7 +1,8 @@
 """Results that depend on arrays alone, kept for a next call with equal arrays."""
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -18,7 +19,8 @@ class ContentCache(Generic[Result]):
 
     def __init__(self, entries: int) -> None:
         self.entries = entries
-        self._kept: dict[Hashable, Result] = {}
+        self._kept: dict[bytes, Result] = {}
+        self._lock = threading.Lock()
 
     def get(self, arrays: Sequence[np.ndarray], compute: Callable[[], Result]) -> Result:
         """Return `compute()`, or what it returned for equal arrays."""
@@ -27,8 +29,11 @@ class ContentCache(Generic[Result]):
             digest.update(f"{array.dtype} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array).data)
         key = digest.digest()
-        found = self._kept.pop(key) if key in self._kept else compute()
-        self._kept[key] = found  # now the newest
-        while len(self._kept) > self.entries:
-            del self._kept[next(iter(self._kept))]
-        return found
+        with self._lock:
+            found = [self._kept.pop(key)] if key in self._kept else []
+        result = found[0] if found else compute()
+        with self._lock:
+            self._kept[key] = result  # now the newest
+            while len(self._kept) > self.entries:
+                del self._kept[next(iter(self._kept))]
+        return result

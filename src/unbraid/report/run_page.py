@@ -284,9 +284,10 @@ def run_card(folder: RunFolder) -> str:
     """Return a table of the run's newest scores, with links to the pages that were written."""
     config = folder.config
     newest = {score.name: score for score in map(Score.from_record, folder.read_lines("scores"))}
+    newest = dict(sorted(newest.items()))  # processes measure the same metrics in different orders
     rows = "".join(
         f"<tr><td style='text-align:left'>{escape(name)}</td><td>{score.value:.3f}</td></tr>"
-        for name, score in list(newest.items())[-MAX_SCORES_ON_CARD:]
+        for name, score in list(newest.items())[:MAX_SCORES_ON_CARD]
     )
     pages = [
         f"<a href='{escape(str(folder.path / file))}'>{title}</a>"

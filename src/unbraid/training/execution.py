@@ -14,12 +14,10 @@ A single short run in bf16 or TF32 is recorded with torch's kernels only (`uses_
 compile than they save.
 """
 
-import gc
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -27,11 +25,9 @@ import torch
 from unbraid.config import Training
 from unbraid.errors import UsageError
 from unbraid.operators import hash_code
+from unbraid.recorded_step import read_first_line
 
 Execution = Literal["plain", "recorded", "compiled", "captured"]
-
-WARM_UP_CALLS = 3
-"""Calls before a recording: the first loads or compiles kernels, the others settle the allocator."""
 
 MIN_STEPS_TO_COMPILE = 100_000
 """A shorter run ends before the compiled kernels have saved the time that compiling took."""
@@ -115,60 +111,9 @@ class CompiledFunction:
         except torch.cuda.OutOfMemoryError:
             raise
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-            warnings.warn(f"The step runs uncompiled, and slower: {_first_line(error)}", stacklevel=2)
+            warnings.warn(f"The step runs uncompiled, and slower: {read_first_line(error)}", stacklevel=2)
             self.call = self.plain
             return self.call(*inputs)
-
-
-class RecordedStep:
-    """A step that is recorded as one CUDA graph per pattern of moving players, and replayed afterwards."""
-
-    def __init__(self, step: Callable[[Any], None], device: torch.device) -> None:
-        self.step, self.device = step, device
-        self.calls: Counter[Hashable] = Counter()
-        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self.failed = False
-
-    def __call__(self, pattern: Hashable) -> None:
-        with torch.cuda.device(self.device):  # streams and recordings belong to the current device
-            if pattern in self.graphs:
-                self.graphs[pattern].replay()
-                return
-            self.calls[pattern] += 1
-            if self.failed:
-                self.step(pattern)
-            elif self.calls[pattern] <= WARM_UP_CALLS:
-                self._run_on_side_stream(pattern)
-            else:
-                self._record(pattern)
-
-    def forget(self) -> None:
-        """Drop the recordings after the tensors that they write to were replaced."""
-        self.graphs.clear()
-        self.calls.clear()
-
-    def _run_on_side_stream(self, pattern: Hashable) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self.step(pattern)
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def _record(self, pattern: Hashable) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with _without_collection(), torch.cuda.graph(graph, stream=torch.cuda.Stream(self.device)):
-                self.step(pattern)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            warnings.warn(f"The step is not captured, and runs slower: {_first_line(error)}", stacklevel=3)
-            self.failed = True
-            torch.cuda.synchronize()
-            self.step(pattern)
-            return
-        self.graphs[pattern] = graph
-        graph.replay()  # recording a step does not run it
 
 
 def _store_more_on_cpu() -> AbstractContextManager[Any]:
@@ -188,21 +133,3 @@ def _tag_programs() -> AbstractContextManager[Any]:
     if not hasattr(config, "cache_key_tag"):  # before torch 2.7
         return nullcontext()
     return config.patch(cache_key_tag=f"{config.cache_key_tag} unbraid {hash_code()}".strip())
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Collect garbage now, and none inside the block: freeing an older recording would break the one in progress."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -22,9 +22,10 @@ from unbraid.models import Model
 from unbraid.noise import TRITON
 from unbraid.objectives import Context, Objective
 from unbraid.printable import shorten
+from unbraid.recorded_step import RecordedStep
 from unbraid.store import select_prefix
 from unbraid.training.distributed import World
-from unbraid.training.execution import CompiledFunction, Execution, RecordedStep, choose_execution, compiles, records
+from unbraid.training.execution import CompiledFunction, Execution, choose_execution, compiles, records
 from unbraid.training.feed import Feed
 from unbraid.training.group import Group
 from unbraid.training.memory import count_saved_bytes

@@ -96,9 +96,12 @@ def betavae(
     labels, rng = population.labels, np.random.default_rng(seed)
     train_pairs, test_pairs = (population.draw_pairs(rng, count, batch) for count in (train, test))
     x_train, x_test = (average_differences(values, pairs) for pairs in (train_pairs, test_pairs))
-    predict_both = _predict_as_published if is_published(compat) else _predict_by_softmax
     with blas_threads(1):  # of products so small that several would only wait for each other
-        of_train, of_test = predict_both(x_train, train_pairs.factor, x_test, seed)
+        of_train, of_test = (
+            _predict_as_published(x_train, train_pairs.factor, x_test, seed)
+            if is_published(compat)
+            else _predict_by_softmax(x_train, train_pairs.factor, x_test)
+        )
     right = of_test == test_pairs.factor
     by_factor = {name: right[test_pairs.factor == k] for k, name in enumerate(labels.names)}
     details = {
@@ -117,9 +120,7 @@ def average_differences(codes: Tensor, pairs: FixedFactorPairs) -> np.ndarray:
     return torch.cat([(first - second).abs().mean(1) for first, second in both]).cpu().numpy()
 
 
-def _predict_by_softmax(
-    train: np.ndarray, factor: np.ndarray, test: np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _predict_by_softmax(train: np.ndarray, factor: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the factor that a regression of the training points predicts for them and for the test points."""
     x_train, x_test = standardise(*(torch.from_numpy(x).double() for x in (train, test)))
     classifier = fit_softmax(x_train, factor[:, None], precision=1e-10)
@@ -129,6 +130,7 @@ def _predict_by_softmax(
 def _predict_as_published(
     train: np.ndarray, factor: np.ndarray, test: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same by the classifier of disentanglement_lib."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
 

@@ -84,8 +84,8 @@ class Population:
         return self.rows[self.start[factor, value] + offset]
 
 
-_POPULATIONS = ContentCache[Population](entries=4)
-"""Those of the factors, and of factors in another order, which show the level of chance."""
+_POPULATIONS = ContentCache[Population](entries=2)
+"""Those of the factors, and of the factors in another order, which show the level of chance; 50 MB each for sprites."""
 
 
 def sort_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +123,10 @@ def read_population(score: str, factors: Any, rows: int, names: Sequence[str] | 
     table = to_factor_table(factors, rows)
     if table.shape[1] < 2:
         raise UsageError(f"The {score} score predicts which factor is fixed, so it needs at least 2 factors.")
-    shown = np.array(name_factors(table.shape[1], names))
-    if table.dtype.kind not in "biuf":  # words, which have no bytes of their own
+
+    def build() -> Population:
         return Population(read_fixable_factors(table, rows, names))
-    return _POPULATIONS.get([table, shown], lambda: Population(read_fixable_factors(table, rows, names)))
+
+    if table.dtype.kind == "O":  # the bytes of objects are their addresses
+        return build()
+    return _POPULATIONS.get([table, np.array(name_factors(table.shape[1], names))], build)

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.density.small_fit import CapturedStep
 from unbraid.errors import SettingError, UsageError
 from unbraid.progress import progress
+from unbraid.recorded_step import RecordedStep
 from unbraid.threads import one_thread
 
 MAX_WORKERS = 4
@@ -118,18 +118,18 @@ def _plan_stages(
 ) -> Callable[[], None]:
     """Return the function that adds the next stage.
 
-    On CUDA a stage is hundreds of small kernels and the same for all stages, so it is captured once and then replayed.
+    On CUDA a stage is hundreds of small kernels and the same for all stages, so it is recorded once and then replayed.
     """
     device = ensemble.binned.device
     if device.type != "cuda":
         return lambda: ensemble.add_stage(depth, rate, next(lots), pool)
     stacked, clock = torch.stack(list(lots)).to(device), torch.zeros(1, dtype=torch.int64, device=device)
 
-    def add_stage() -> None:
+    def add_stage(_: object) -> None:
         ensemble.add_stage(depth, rate, stacked.index_select(0, clock)[0])
         clock.add_(1)
 
-    return CapturedStep(add_stage)
+    return RecordedStep(add_stage, device)
 
 
 class _Split(NamedTuple):
@@ -209,11 +209,11 @@ class _Ensemble:
         """Add a tree of each class; lots are [codes, trees, nodes]. A `pool` grows them in parts."""
         expected, trees = self._predict(), len(self.shares)
         lots = lots.to(expected)
-        step = TREES_PER_JOB if pool else max(1, trees)
-        parts = [slice(first, min(first + step, trees)) for first in range(0, trees, step)]
-        for _ in (pool.map if pool else map)(
-            lambda part: self._fit_part(part, expected[part], lots[:, part], depth, rate), parts
-        ):
+        if pool is None:
+            self._fit_part(slice(0, trees), expected, lots, depth, rate)
+            return
+        parts = [slice(first, min(first + TREES_PER_JOB, trees)) for first in range(0, trees, TREES_PER_JOB)]
+        for _ in pool.map(lambda part: self._fit_part(part, expected[part], lots[:, part], depth, rate), parts):
             pass
 
     def _fit_part(self, part: slice, expected: Tensor, lots: Tensor, depth: int, rate: float) -> None:

@@ -30,6 +30,9 @@ PAIRS_OF_VALUES = 32
 MAX_NUMBERS_ON_GPU = 2**26
 """Products, pairs of values x rows, that are summed at once on a GPU, where fewer and larger kernels are faster."""
 
+MAX_NUMBERS_OF_A_STACK = 2**25
+"""Largest tensor of a stack of problems, products of inputs or Hessians, in numbers of 8 bytes."""
+
 NEVER = -1e30
 """Logit of a value that the rows of a problem do not have."""
 
@@ -63,7 +66,12 @@ def fit_softmax_each(
     precision: float = 1e-12,
     start: Classifiers | None = None,
 ) -> list[Classifiers]:
-    """Fit as `fit_softmax` does to each of several sets of equally many rows, all at once."""
+    """Fit as `fit_softmax` does to each of several sets of equally many rows, as many at once as memory should hold."""
+    settings = {"C": C, "balanced": balanced, "precision": precision, "start": start}
+    at_once = max(1, MAX_NUMBERS_OF_A_STACK // _count_numbers(codes[0], labels))
+    if len(codes) > at_once:
+        parts = [slice(first, first + at_once) for first in range(0, len(codes), at_once)]
+        return [model for part in parts for model in fit_softmax_each(codes[part], labels[part], **settings)]
     inputs = torch.stack([add_intercept(x) for x in codes])  # [problems, rows, inputs]
     solved = [
         _fit_factor(inputs, np.stack([table[:, k] for table in labels]), C, balanced, precision, start, k)
@@ -74,6 +82,13 @@ def fit_softmax_each(
         weights, values, hessians = zip(*of_problem, strict=True)
         models.append(stack_classifiers(weights, values)._replace(hessians=hessians))
     return models
+
+
+def _count_numbers(x: Tensor, labels: Sequence[np.ndarray]) -> int:
+    """Return the numbers in the largest tensor of one problem: products of two inputs of each row, or a Hessian."""
+    rows, width = len(x), x.shape[1] + 1
+    values = max(len(np.unique(column)) for column in np.concatenate(labels).T)
+    return max(rows * width * (width + 1) // 2, (values * width) ** 2)
 
 
 class _Fit(NamedTuple):
