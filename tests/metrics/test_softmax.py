@@ -57,7 +57,7 @@ def test_a_stack_is_divided_where_memory_would_not_hold_it(monkeypatch):
     whole, sizes, solve = fit_softmax_each(*asked), [], softmax._solve
     monkeypatch.setattr(softmax, "MAX_NUMBERS_OF_A_STACK", 2 * (12 * 5) ** 2)
     monkeypatch.setattr(
-        softmax, "_solve", lambda stack, *given: sizes.append(len(stack.inputs)) or solve(stack, *given)
+        softmax, "_solve", lambda problems, *given: sizes.append(problems.shape[0]) or solve(problems, *given)
     )
     for first, second in zip(whole, fit_softmax_each(*asked), strict=True):
         assert (first.weights - second.weights).abs().max() < 1e-6

@@ -118,14 +118,14 @@ def _fit_factor(
         share = torch.as_tensor(1 / np.maximum(counts, 1), device=inputs.device).gather(1, target)
     kinds = present.sum(1)
     ridge = np.where(kinds == 2, 2.0, 1.0) / (C * labels.shape[1])
-    stack = _Stack(inputs, target, share / share.sum(1, keepdim=True), ridge, present)
+    problems = _Problems(inputs, target, share, ridge, present)
     first = known = None
     if start is not None:
         kept = torch.as_tensor(present, device=inputs.device)[..., None]
         first = start.choose(factor, values) * kept  # [problems, values, inputs]
         known = start.choose_hessian(factor, values) if present.all() else None
         known = None if known is None else known.expand(len(inputs), -1, -1)
-    weights, hessian = _solve(stack, precision, first, known)
+    weights, hessian = _solve(problems, precision, first, known)
     fits = []
     for b, own in enumerate(present):
         last = hessian[b : b + 1] if hessian is not None and own.all() else None
@@ -133,85 +133,95 @@ def _fit_factor(
     return fits
 
 
-class _Stack(NamedTuple):
-    """Problems of one factor: inputs [problems, rows, inputs], the position of each row's value, and its share.
+class _Problems:
+    """Problems of one factor, as functions of their weights [problems, values * inputs].
 
+    `inputs` are [problems, rows, inputs], `target` the position of each row's value, and `share` its share of the loss.
     `ridge` [problems] is the penalty per row, and `present` [problems, values] says which values the rows have.
     """
 
-    inputs: Tensor
-    target: Tensor
-    share: Tensor
-    ridge: np.ndarray
-    present: np.ndarray
+    def __init__(self, inputs: Tensor, target: Tensor, share: Tensor, ridge: np.ndarray, present: np.ndarray) -> None:
+        self.inputs, self.target, self.ridge, self.present = inputs, target, ridge, present
+        self.share = share / share.sum(1, keepdim=True)
+        self.shape = (*present.shape, inputs.shape[2])  # problems, values, inputs
+        self.columns = inputs.transpose(1, 2).contiguous()
+        self.penalty = torch.stack([build_penalty(inputs[0], each) for each in ridge.tolist()])[:, None]
+        self.pairs = InputPairs(inputs, float(ridge.min()), self.share)
+        self.known = torch.as_tensor(present, dtype=inputs.dtype, device=inputs.device)
+        self.never = None if present.all() else ((1 - self.known) * NEVER)[..., None]
 
-    def take_problem(self, b: int) -> "_Stack":
+    @property
+    def affordable(self) -> bool:
+        """True if a Hessian costs less than the many steps without one."""
+        values = self.shape[1]
+        return self.pairs.affordable(values * (values + 1) // 2)
+
+    def take_problem(self, b: int) -> "_Problems":
         """Return one of the problems."""
         own = slice(b, b + 1)
-        return _Stack(self.inputs[own], self.target[own], self.share[own], self.ridge[own], self.present[own])
+        return _Problems(self.inputs[own], self.target[own], self.share[own], self.ridge[own], self.present[own])
 
-    def take_rows(self, rows: Tensor) -> "_Stack":
+    def take_rows(self, rows: Tensor) -> "_Problems":
         """Return all problems on some of their rows."""
-        share = self.share[:, rows]
-        return self._replace(
-            inputs=self.inputs[:, rows], target=self.target[:, rows], share=share / share.sum(1, keepdim=True)
-        )
+        return _Problems(self.inputs[:, rows], self.target[:, rows], self.share[:, rows], self.ridge, self.present)
 
+    def compute_logits(self, theta: Tensor) -> Tensor:
+        """Return [problems, values, rows], which is twice as fast as [problems, rows, values]."""
+        logits = theta.view(self.shape) @ self.columns
+        return logits if self.never is None else logits.add_(self.never)
 
-def _solve(
-    stack: _Stack, precision: float, start: Tensor | None = None, known: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Return weights [problems, values, inputs], and the last factorised Hessians; `known` are some to begin with."""
-    inputs, target, share = stack.inputs, stack.target, stack.share
-    (problems, values), width = stack.present.shape, inputs.shape[2]
-    columns = inputs.transpose(1, 2).contiguous()
-    penalty = torch.stack([build_penalty(inputs[0], ridge) for ridge in stack.ridge.tolist()])[:, None]
-    pairs = InputPairs(inputs, float(stack.ridge.min()), share)
-    on_gpu = max(PAIRS_OF_VALUES, MAX_NUMBERS_ON_GPU // share.numel())
-    pairs_at_once = on_gpu if inputs.is_cuda else PAIRS_OF_VALUES
-    present = torch.as_tensor(stack.present, dtype=inputs.dtype, device=inputs.device)  # [problems, values]
-    never = None if stack.present.all() else ((1 - present) * NEVER)[..., None]
-
-    def compute_logits(theta):
-        logits = theta.view(problems, values, width) @ columns  # [values, rows] is twice as fast as [rows, values]
-        return logits if never is None else logits.add_(never)
-
-    def evaluate(theta):
-        logits, theta = compute_logits(theta), theta.view(problems, values, width)
+    def evaluate(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of each problem and its gradient."""
+        logits, weights, target, share = self.compute_logits(theta), theta.view(self.shape), self.target, self.share
         top, own = logits.amax(1), logits.gather(1, target[:, None])[:, 0]
         weighed = logits.sub_(top[:, None]).exp_()
         total = weighed.sum(1)
-        loss = (share * (total.log() + top - own)).sum(1) + 0.5 * (penalty * theta * theta).sum((1, 2))
+        loss = (share * (total.log() + top - own)).sum(1) + 0.5 * (self.penalty * weights * weights).sum((1, 2))
         error = weighed.mul_((share / total)[:, None]).scatter_add_(1, target[:, None], -share[:, None])
-        return loss, (error @ inputs + penalty * theta).flatten(1)
+        return loss, (error @ self.inputs + self.penalty * weights).flatten(1)
 
-    def hessian(theta):
-        p = compute_logits(theta).softmax(1).to(pairs.dtype)
-        whole = inputs.new_empty(problems, values, values, width, width)
-        for first, last in _pair_values(values, pairs_at_once):
+    def compute_hessian(self, theta: Tensor) -> Tensor:
+        """Return the Hessian of each problem."""
+        problems, values, width = self.shape
+        p = self.compute_logits(theta).softmax(1).to(self.pairs.dtype)
+        whole = self.inputs.new_empty(problems, values, values, width, width)
+        on_gpu = max(PAIRS_OF_VALUES, MAX_NUMBERS_ON_GPU // self.share.numel())
+        for first, last in _pair_values(values, on_gpu if p.is_cuda else PAIRS_OF_VALUES):
             k, other = torch.triu_indices(last - first, values - first, device=p.device) + first
             each = range(first, last)
             joint = p[:, k] * p[:, other] if p.is_cuda else torch.cat([p[:, i:] * p[:, i : i + 1] for i in each], dim=1)
-            whole[:, k, other] = whole[:, other, k] = -pairs.moments(joint)
-        whole[:, range(values), range(values)] += pairs.moments(p) + torch.diag_embed(penalty)
-        whole += _fix_shifts(present)[..., None, None] * torch.eye(width, device=p.device, dtype=whole.dtype)
+            whole[:, k, other] = whole[:, other, k] = -self.pairs.moments(joint)
+        whole[:, range(values), range(values)] += self.pairs.moments(p) + torch.diag_embed(self.penalty)
+        whole += _fix_shifts(self.known)[..., None, None] * torch.eye(width, device=p.device, dtype=whole.dtype)
         return whole.transpose(2, 3).reshape(problems, values * width, values * width)
 
+
+def _solve(
+    problems: _Problems, precision: float, start: Tensor | None = None, factor: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return weights [problems, values, inputs], and the last factorised Hessians; `factor` are some to begin with."""
+    count, values, width = problems.shape
     if values == 1:
-        return inputs.new_zeros(problems, values, width), None
-    theta = inputs.new_zeros(problems, values * width) if start is None else start.flatten(1)
-    if not pairs.affordable(values * (values + 1) // 2):
-        if problems > 1:
-            each = [_solve(stack.take_problem(b), precision, theta[b : b + 1]) for b in range(problems)]
-            return torch.cat([weights for weights, _ in each]), None
-        return minimise_without_hessian(theta, evaluate, precision).view(1, values, width), None
-    if start is None and inputs.shape[1] >= MIN_ROWS_FOR_FIRST_FIT:
-        few = _solve(stack.take_rows(choose_eighth(inputs[0])), 1e-4)[0].flatten(1)
-        tried = [part * few for part in (1.0, 0.5, 0.2, 0.0)]
-        best = torch.stack([evaluate(one)[0] for one in tried]).argmin(0)  # [problems]
-        theta = torch.stack(tried)[best, torch.arange(problems, device=best.device)]
-    theta, last = minimise(theta, evaluate, hessian, precision, keep=0.2, factor=known)
-    return theta.view(problems, values, width), last
+        return problems.inputs.new_zeros(problems.shape), None
+    theta = problems.inputs.new_zeros(count, values * width) if start is None else start.flatten(1)
+    if not problems.affordable:
+        each = [
+            minimise_without_hessian(theta[b : b + 1], problems.take_problem(b).evaluate, precision)
+            for b in range(count)
+        ]
+        return torch.cat(each).view(problems.shape), None
+    if start is None and problems.inputs.shape[1] >= MIN_ROWS_FOR_FIRST_FIT:
+        theta = _start_from_few_rows(problems)
+    theta, last = minimise(theta, problems.evaluate, problems.compute_hessian, precision, keep=0.2, factor=factor)
+    return theta.view(problems.shape), last
+
+
+def _start_from_few_rows(problems: _Problems) -> Tensor:
+    """Return the optimum for an eighth of the rows, shrunk as far as that lowers the loss of all rows."""
+    few = _solve(problems.take_rows(choose_eighth(problems.inputs[0])), 1e-4)[0].flatten(1)
+    shrunk = torch.stack([part * few for part in (1.0, 0.5, 0.2, 0.0)])  # [parts, problems, values * inputs]
+    best = torch.stack([problems.evaluate(each)[0] for each in shrunk]).argmin(0)
+    return shrunk[best, torch.arange(len(few), device=best.device)]
 
 
 def _fix_shifts(present: Tensor) -> Tensor:
