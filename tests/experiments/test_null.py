@@ -288,6 +288,24 @@ def test_seeds_that_are_added_settle_few_claims_wrongly(above, wrong):
     assert count.total() - count["inconclusive"] > 60  # it is worth a look
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("looks", "share"), [((10, 36), 1 / 8), ((10, 30, 60, 125), 1 / 6)])
+def test_zero_lies_outside_of_some_look_as_often_as_the_docs_say(looks, share):
+    """docs/reproducing.md: seeds are added until a look excludes a difference of zero, which is the truth."""
+    rng, missed = np.random.default_rng(1), 0
+    for _ in range(600):
+        x, y = rng.standard_normal((2, looks[-1], 1))
+        for k, seeds in enumerate(looks, start=1):
+            found = statistics.estimate(
+                {"x": x[:seeds], "y": y[:seeds]}, lambda c: statistics.mean_difference(c, "x", "y")
+            )
+            wide = statistics.widen_for(k, found, max_freedom=math.inf)
+            if wide.low > 0 or wide.high < 0:
+                missed += 1
+                break
+    assert missed / 600 == pytest.approx(share, abs=0.03)  # two standard errors
+
+
 def test_a_resampled_maximum_would_be_definite_too_often():
     """The rule that figure S4 had: the simulation above would have found it."""
 

@@ -30,10 +30,10 @@ def stack_encoders(models: Sequence[Model], device: torch.device, tf32: bool) ->
 def choose_encoder(model: Model, device: torch.device, tf32: bool, rows: int, batch: int) -> Encode:
     """Return the encoder of an evaluation of `rows` rows: the model's own, or one that uses this library's kernels.
 
-    By torch, all 737,280 sprites take .6 s of one H200: it computes the first layers of an encoder of grey images in
-    full precision, however much TF32 is allowed. The choice must not depend on which rows a metric asks for, so that
-    codes do not depend on the order of metrics. Up to `batch` rows are encoded at once, always in that shape: kernels
-    are compiled for a shape.
+    By torch, all 737,280 sprites take .6 s of one H200, also because it computes the first layer of an encoder of grey
+    images in full precision, however much TF32 is allowed. The choice must not depend on which rows a metric asks for,
+    so that codes do not depend on the order of metrics. Up to `batch` rows are encoded at once, always in that shape:
+    kernels are compiled for a shape.
     """
     if rows < MIN_ROWS_FOR_KERNELS or not _is_faster_by_kernels(model, device, tf32):
         return model.encode
