@@ -7,14 +7,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from tests.support.results import member
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.experiments.measuring import derive_scores
+from unbraid.experiments.model_cache import ModelCache
 from unbraid.metrics import Score
-from unbraid.papers.msvae2020 import ablations, cars, conditional_gan as gan, separation
+from unbraid.papers.msvae2020 import ablations, cars, conditional_gan as gan, flow, separation
 from unbraid.papers.msvae2020.masks import dependence, list_processes, marginals, smallest_process
+from unbraid.store import RunFolder
 
 
 def verdicts(name, members):
@@ -200,3 +203,21 @@ def test_distances_by_inception_are_judged_where_all_runs_have_them():
     for name in ("table1", "table1-norb"):
         published = experiment[f"msvae2020/{name}"].facts.published
         assert all(cars.DISTANCE not in scores for scores in published.values()), "the paper's FID has other features"
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(2.0, "holds"), (-3.0, "does not hold")])
+def test_flows_on_one_mixture_are_compared_seed_by_seed(gap, verdict, tmp_path):
+    """Mixtures differ by far more than the two flows on one of them do."""
+    members, folders = [], {}
+    for series, more in ((flow.MEANS, gap), (flow.SAMPLES, 0.0)):
+        for seed in range(6):
+            density = 100.0 * seed + more + (seed % 2 if more else 0)
+            members.append(member(series, seed, {flow.FLOW: density}))
+            folders[members[-1].run] = folder = RunFolder(tmp_path / f"{series}-{seed}")
+            folder.path.mkdir()
+            for step in (1, 2):
+                folder.append_line("history", {"step": step, "flow": density + step})
+    results = Results(tuple(members), models=ModelCache(folders, torch.device("cpu")))
+    found = [judge(claim, results) for claim in experiment["msvae2020/fig20"].facts.claims]
+    assert [each.verdict for each in found] == [verdict] * 2
+    assert [each.evidence[0].estimate.value for each in found] == pytest.approx([gap + 0.5] * 2)
