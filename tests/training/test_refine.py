@@ -62,6 +62,17 @@ def test_a_second_stage_trains_in_bfloat16_on_a_gpu(root, first):
     assert run.folder.finished
 
 
+def test_codes_before_and_after_are_compared_in_full_precision(root, first, monkeypatch):
+    seen = []
+    uses_tf32 = property(lambda self: bool(seen.append(self.precision)))
+    monkeypatch.setattr("unbraid.metrics.base.Evaluation.uses_tf32", uses_tf32)
+    half = ub.train("vae", data=first.dataset, z=2, root=root, name="half-first", **TINY | {"precision": "bf16"})
+    seen.clear()
+    stage = ub.refine(half, "vae", z=2, root=root, name="half-second", **TINY | {"precision": "bf16"})
+    assert set(seen) == {"f32"}
+    assert stage.unchanged["max_change"] == 0.0
+
+
 def copied(run, to) -> RunFolder:
     shutil.copytree(run.path, to)
     return RunFolder(to)

@@ -70,13 +70,17 @@ def find_stage_data(first: Choice, dataset: FactorDataset, settings: dict[str, A
 def record_code_change(
     first: FirstStage, folder: RunFolder, dataset: FactorDataset, modules: Modules = NO_MODULES
 ) -> None:
-    """Write the largest change of the first stage's codes to parent.json, once; only a student changes them."""
+    """Write the largest change of the first stage's codes to parent.json, once; only a student changes them.
+
+    Both models encode in full precision, whatever they trained in: the rounding of TF32 would look like a change.
+    """
     if "max_change" in folder.read_json("parent"):
         return
-    before = Run(first.folder, dataset=first.dataset).evaluation
-    before = before.subsample(MAX_COMPARED_ROWS) if len(before) > MAX_COMPARED_ROWS else before
+    run = Run(first.folder, dataset=first.dataset)
+    all_rows = run.evaluation
+    rows = (all_rows.subsample(MAX_COMPARED_ROWS) if len(all_rows) > MAX_COMPARED_ROWS else all_rows).rows
     refined = Run(folder, dataset=dataset, **modules._asdict()).model
-    after = Evaluation(refined, before.dataset, before.rows).means[:, : before.means.shape[1]]
-    change = float((before.means - after).abs().max())
+    before, after = (Evaluation(model, first.dataset, rows, precision="f32").means for model in (run.model, refined))
+    change = float((before - after[:, : before.shape[1]]).abs().max())
     with folder.locked():  # which removes what a killed process left of this file
-        folder.write_json("parent", {"path": str(first.folder.path), "rows": len(before), "max_change": change})
+        folder.write_json("parent", {"path": str(first.folder.path), "rows": len(rows), "max_change": change})

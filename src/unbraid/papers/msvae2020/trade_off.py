@@ -15,6 +15,12 @@ from unbraid.papers.msvae2020.cars import BASE, BIG, BIG_VAE, DISTANCE, LARGE, M
 MAX_CHANGE = 0.05
 """Change of MIG below which it counts as none (ours)."""
 
+MAX_ROUNDING = 1e-4
+"""Change of MIG that rounding may cause: some ten of 10,000 rows in another bin of the histograms.
+
+First stages and the models that refine them are encoded by different programs, which round differently in TF32.
+"""
+
 SLIGHTLY = 0.1
 """Share of an error by which a slightly better one is lower at most (ours)."""
 
@@ -66,8 +72,8 @@ def add_pixel_study(name: str, error: str, score: str, data: StandIn) -> None:
 
 SCORES = (DISTANCE, cars.FID, MIG, RE_ENCODED)
 UNCHANGED = {
-    "a check, since it is so by construction: C is the first stage's to the bit, and so is its MIG": compare_pairs(
-        BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=1e-9
+    "a check, since it is so by construction: C is the first stage's, and so is its MIG, up to rounding": compare_pairs(
+        BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=MAX_ROUNDING
     )
 }
 BETTER_AT_EQUAL_SIZE = {
