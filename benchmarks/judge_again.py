@@ -9,7 +9,6 @@ refused, and keeps its files.
 """
 
 import argparse
-import csv
 import json
 import re
 from collections.abc import Mapping
@@ -21,10 +20,9 @@ import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
 from unbraid.experiments import Results, experiment, judge
-from unbraid.experiments.measuring import Measures
-from unbraid.experiments.writing import AT_SNAPSHOT, Provenance, find_commit, read_looks, write_results
-from unbraid.metrics import Score
-from unbraid.report.tables import Member
+from unbraid.experiments.half_length import START_OF_NOTE, describe_half, read_half
+from unbraid.experiments.result_files import read_runs
+from unbraid.experiments.writing import Provenance, find_commit, read_looks, write_results
 
 UNCHANGED_FACTS = ("command", "scale", "commit", "versions", "device", "minutes", "runs")
 
@@ -39,38 +37,10 @@ class StoredProvenance(Provenance):
 
 
 def read_results(path: Path, name: str, scale: str) -> Results:
-    """Return the results of an experiment from `runs.csv`; its scores have a value and a metric."""
+    """Return the results of an experiment from `runs.csv`, with its runs of half the steps if there are any."""
     facts = experiment[name].facts
-    measures = facts.scales[scale].measures if scale in facts.scales else {}
-    with path.open(newline="", encoding="utf-8") as handle:
-        rows = list(csv.DictReader(handle))
-    columns = list(rows[0])
-    settings, scores = columns[1 : columns.index("state")], columns[columns.index("state") + 1 :]
-    members: dict[str, list[Member]] = {"": [], AT_SNAPSHOT: []}
-    for number, row in enumerate(rows):
-        at = {"recipe": row["series"], **{key: _read_setting(row[key]) for key in settings if row[key]}}
-        for suffix, kept in members.items():
-            named = [each for each in scores if each.endswith(AT_SNAPSHOT) == bool(suffix) and row[each]]
-            found = {each.removesuffix(AT_SNAPSHOT): _read_score(each, row[each], measures) for each in named}
-            kept.append(Member(f"{row['series']}/{number}", at, row["state"], "", found))
-    earlier = Results(tuple(members[AT_SNAPSHOT]), scale) if any(m.scores for m in members[AT_SNAPSHOT]) else None
-    return Results(tuple(members[""]), scale, earlier=earlier, ranges=facts.ranges)
-
-
-def _read_score(column: str, text: str, measures: Measures) -> Score:
-    """Return a score with the metric of its column: METRIC/PROTOCOL/PART, or a name that `measures` explains."""
-    column = column.removesuffix(AT_SNAPSHOT)
-    name, protocol, part = [*measures.get(column, (column,))[0].split("/", 2), "", ""][:3]
-    return Score(name, protocol, float(text), 0, part=part or None)
-
-
-def _read_setting(text: str) -> Any:
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
+    results = replace(read_runs(path, facts, scale), shorter=read_half(path.parent, facts, scale))
+    return replace(results, ranges=facts.ranges)
 
 
 def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) -> None:
@@ -96,8 +66,9 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
     StoredProvenance.record = before
     again = "Intervals and verdicts were computed again at commit"
     listed = [line[2:] for line in page.partition("## Settings")[2].splitlines() if line.startswith("- ")]
-    own = [note for note in listed if note not in entry.facts.notes and not note.startswith(again)]
-    notes = [*entry.facts.notes, *own, *before.get("notes", ()), f"{again} {find_commit()}."]
+    own = [note for note in listed if note not in entry.facts.notes and not note.startswith((again, START_OF_NOTE))]
+    half = [describe_half(folder)] if results.shorter else []
+    notes = [*entry.facts.notes, *own, *before.get("notes", ()), *half, f"{again} {find_commit()}."]
     lacks = write_results(folder, entry, results, verdicts, provenance, notes)  # the models of the figure
     for lacking in lacks:
         made = (folder / "README.md").read_text("utf-8").replace(f"\n- {lacking}", "")

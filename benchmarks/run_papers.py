@@ -23,6 +23,9 @@ settles the most claims per minute, and lists at its end what would stay open. I
 the series that the claims read are trained, with further seeds (`10:36 of FactorVAE`), and `benchmarks/add_seeds.py`
 adds them to the stored results.
 
+Claims whose estimates had not settled need runs of half the steps, which show how far they moved. `--half` trains
+those instead; copy their half.csv and half.json beside the stored results, and judge these again.
+
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
     for name in mnist fashion-mnist cars3d; do UNBRAID_DATA=data-for-papers unbraid data fetch $name; done
@@ -48,13 +51,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from judge_again import read_results
-from verdicts import Row, find_open_claims
+from verdicts import STILL_MOVES, Row, find_open_claims
 
 from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.experiments import StandIn, experiment, reproduce
-from unbraid.experiments.base import REFINES
+from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.experiments.judging import count_seeds, find_series
 from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
@@ -62,11 +65,13 @@ from unbraid.training.interrupt import Interrupted
 
 MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 525_000, "split": 455_000, "wide": 525_000, "conv-chen": 483_000}
 MEASURED |= {"mlp-esmaeili-28": 3_770_000, "mlp-esmaeili-64": 1_360_000, "conv-small": 150_000}
-MEASURED |= {"conv-daunhawer": 225_000, "ms-vae": 58_000, "ms-code": 72_000}
+MEASURED |= {"conv-daunhawer": 225_000, "ms-vae": 98_000, "ms-code": 72_000, "jacobian-student": 47_000}
+MEASURED |= {AS_LARGE_AS: 156_000}
 """Images per second over all members, by encoder or recipe of a stage, alone on an H200: bf16 on sprites and Cars3D,
 TF32 on MNIST, pairs for `conv-daunhawer`, rows of three to five modalities for `conv-small`. Those of MLPs after the
-first are of 20 and 10 HFVAEs, that of `conv-locatello` of 15 beta-TCVAEs. `conv-chen` and `ms-vae` have 16 members,
-other stages 5; `ms-code` made 72,000 to 156,000."""
+first are of 20 and 10 HFVAEs, that of `conv-locatello` of 15 beta-TCVAEs (30 made 624,000). `conv-chen` has 16
+members, `ms-vae` with 32 channels 30, the student 20, other stages 5; `ms-code` made 72,000 to 156,000. Models as large
+as MS-VAE's two stages have 27 members (9 beta-VAEs made 137,000)."""
 
 MEASURED_PLAIN = {"mlp-chen": 3_950_000, "mlp-esmaeili-28": 6_800_000, "conv-locatello": 1_030_000}
 """The same without an estimator: 42 beta-VAEs on sprites; 20 beta-SVAEs on MNIST, where beta-VAEs made 8.3 million and
@@ -149,9 +154,11 @@ def build_task(
     absent: set[str],
     seeds: int | range | None = None,
     series: tuple[str, ...] = (),
+    half: bool = False,
 ) -> Task:
-    """Return the task of an experiment at a scale."""
+    """Return the task of an experiment at a scale, or of its runs of half the steps."""
     facts = experiment[name].facts.with_series(series) if series else experiment[name].facts
+    facts = facts.with_half_steps(scale) if half else facts
     facts = facts if seeds is None else facts.with_seeds(scale, seeds)
     if facts.measure is not None:
         return Task(name, claims, [Sweep(name, 60.0)], [], seeds)
@@ -172,7 +179,7 @@ def build_task(
 def estimate_seconds(settings: dict[str, Any], members: int) -> float:
     """Return the seconds of a sweep on one H200."""
     encoder = str(settings.get("encoder") or settings.get("network") or "")
-    rate = MEASURED.get(encoder, DEFAULT_RATE)
+    rate = MEASURED.get(AS_LARGE_AS if AS_LARGE_AS in settings else encoder, DEFAULT_RATE)
     if settings["recipe"] in PLAIN_RECIPES:
         rate = MEASURED_PLAIN.get(encoder, rate)
     if settings["recipe"] == "factor-vae":
@@ -200,20 +207,24 @@ def order_tasks(tasks: Sequence[Task]) -> list[tuple[Task, float]]:
 
 
 def plan_tasks(
-    papers: Sequence[str], scale: str, results: Path, stand_ins: bool
+    papers: Sequence[str], scale: str, results: Path, stand_ins: bool, half: bool = False
 ) -> tuple[list[tuple[Task, float]], list[Row]]:
     """Return what is worth running, in order, and the open claims that it would not settle.
 
-    `papers` names papers or experiments; an experiment may have its number of seeds behind an @.
+    `papers` names papers or experiments; an experiment may have its number of seeds behind an @. With `half` these are
+    the runs of half the steps of experiments with claims whose estimates had not settled.
     """
     absent = {item.name for item in describe() if item.state == "missing"}
     seeds = {name: int(count) for name, _, count in (paper.partition("@") for paper in papers) if count}
     chosen = {paper.partition("@")[0] for paper in papers}
     names = [name for name in experiment if not chosen or name in chosen or name.partition("/")[0] in chosen]
     rows = {name: find_open_claims(name, results) for name in names}
+    if half:
+        rows = {name: [row for row in rows[name] if STILL_MOVES in row.reason] for name in names}
+        names = [name for name in names if rows[name]]
     tasks = [
-        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name])
-        if name in seeds
+        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds.get(name), half=half)
+        if half or name in seeds
         else choose_task(name, scale, rows[name], absent, results)
         for name in names
     ]
@@ -302,7 +313,7 @@ def keep_scores_often(root: Path, archive: Path | None, seconds: float = 20.0) -
 def reproduce_one(task: Task, arguments: argparse.Namespace) -> Any:
     """Reproduce an experiment, with the runs of `--runs` if some fit."""
     name, places = task.name, {"root": arguments.root, "out": arguments.out, "device": arguments.device}
-    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series}
+    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series, "half": arguments.half}
     earlier = arguments.runs / name.partition("/")[0] if arguments.runs else None
     try:
         (outcome,) = reproduce(name, runs=earlier if earlier and earlier.exists() else None, **places)
@@ -325,7 +336,9 @@ def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> l
         except UnbraidError as error:  # the others still run, if there is time
             rows.append((task.name, "", "stopped" if isinstance(error, Interrupted) else "failed", str(error)))
             continue
-        if task.series:
+        if arguments.half:
+            rows.append((task.name, "", "half", f"copy half.* of {outcome.folder}, then benchmarks/judge_again.py"))
+        elif task.series:
             rows.append((task.name, "", "add seeds", f"python benchmarks/add_seeds.py {task.name} {outcome.folder}"))
         else:
             rows += [(task.name, v.claim, v.verdict, v.why) for v in outcome.verdicts]
@@ -342,6 +355,7 @@ def main() -> None:
     )
     parser.add_argument("--scale", default="budget")
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--half", action="store_true", help="runs of half the steps, for claims that still move")
     parser.add_argument("--plan", action="store_true", help="print the plan and run nothing")
     parser.add_argument("--stand-ins", action="store_true", help="also run experiments whose data are missing")
     parser.add_argument("--results", type=Path, default=Path("results"), help="committed verdicts, to see what is open")
@@ -351,7 +365,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="a folder of earlier runs, unpacked from --keep")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
-    order, left = plan_tasks(arguments.names, arguments.scale, arguments.results, arguments.stand_ins)
+    asked = (arguments.names, arguments.scale, arguments.results, arguments.stand_ins, arguments.half)
+    order, left = plan_tasks(*asked)
     names = [name.partition("@")[0] for name in arguments.names]
     if names and set(names) <= set(experiment):
         order.sort(key=lambda entry: names.index(entry[0].name))

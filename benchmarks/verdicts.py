@@ -25,6 +25,9 @@ from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
 from unbraid.printable import pluralise
 
+STILL_MOVES = "still moves"
+"""Words in the reason of a claim whose estimates had not settled."""
+
 HEAD = """# Results
 
 What five papers claim, what we measured, and the verdict; `python benchmarks/verdicts.py results` writes this page.
@@ -183,8 +186,11 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     seeds = _count_seeds(name, verdict["claim"], results)
     state = _describe_unsettled(piece, verdict["why"])
     if seeds >= MIN_SEEDS and state:
-        minutes = 2 * estimate_minutes(name)
-        return f"{state}, but still moves: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
+        if "half of the steps" in verdict["why"]:
+            minutes = 2 * estimate_minutes(name)
+            return f"{state}, but {STILL_MOVES}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
+        minutes = max(1, round(estimate_minutes(name, half=True)))
+        return f"{state}, but {STILL_MOVES}: about {minutes} GPU minutes for runs of half the steps.", math.nan
     pieces = verdict["evidence"]
     whole = all(math.isfinite(_margin(each)) for each in pieces)
     needed = count_needed_seeds([_read_evidence(each) for each in (pieces if whole else [piece])], seeds, looks)
@@ -207,11 +213,11 @@ def _describe_unsettled(piece: Mapping[str, Any], why: str) -> str:
     return "The difference is too small to be seen" if moves and "two of three should" in why else ""
 
 
-def estimate_minutes(name: str) -> float:
-    """Return the minutes of an experiment at `budget` on one H200."""
+def estimate_minutes(name: str, half: bool = False) -> float:
+    """Return the minutes of an experiment, or of its runs of half the steps, at `budget` on one H200."""
     from run_papers import build_task
 
-    return build_task(name, "budget", [], set()).minutes()
+    return build_task(name, "budget", [], set(), half=half).minutes()
 
 
 def _estimate_addition(name: str, claim: str, seeds: int, results: Path) -> float:

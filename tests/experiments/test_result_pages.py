@@ -116,6 +116,17 @@ def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(t
     assert sum(minutes for _, minutes in order) < 0.8 * sum(task.minutes() for task, _ in order)
 
 
+def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
+    order, left = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, half=True)
+    listed = [(task.name, claim) for task, _ in order for claim in task.claims]
+    rows = [row for name in experiment for row in verdicts.find_open_claims(name, RESULTS)]
+    moving = [row for row in rows if "but still moves" in row.reason]
+    assert sorted(listed) == sorted((row.experiment, row.claim) for row in moving)
+    assert listed and not left
+    for task, minutes in order:
+        assert minutes < run_papers.build_task(task.name, "budget", [], set()).minutes()
+
+
 def test_pages_of_older_and_withdrawn_verdicts_say_so():
     said = {"older": "older than the experiment", "withdrawn": "withdrawn"}
     for name in experiment:

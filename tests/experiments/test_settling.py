@@ -1,20 +1,21 @@
 """Verdicts that wait until a claim's own estimate stops moving, and the snapshots that show whether it does."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from tests.support.messages import names, naming
-from tests.support.results import made_up
+from tests.support.results import made_up, member
 from unbraid import sweep
 from unbraid.errors import UsageError
-from unbraid.experiments import Claim, Results, Scale, experiment, judge, running
+from unbraid.experiments import Claim, Results, Scale, experiment, judge, reproduce, running
 from unbraid.experiments.base import Experiment
 from unbraid.experiments.evidence import combine, compare_means, find_mean
 from unbraid.experiments.stored_runs import Source
-from unbraid.store import load_tensors
+from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence
 
 SCORE, OTHER = "mig/exact", "tc/exact"
@@ -58,6 +59,44 @@ def test_a_moving_loss_or_another_score_does_not_matter():
     moving = results(0.1, before=0.1)
     lower = [m._replace(scores={**m.scores, OTHER: m.scores[SCORE]}) for m in moving.earlier.members]
     assert judge(HIGHER, Results(moving.members, "small", earlier=Results(tuple(lower)))).verdict == "holds"
+
+
+def with_half(gap, half, before, **facts):
+    """Runs whose gap is known at the end, with half of the steps, and at 4/5 of them."""
+    return replace(results(gap, before), shorter=results(half), **facts)
+
+
+def test_runs_of_half_the_steps_tell_more_than_a_rate_that_falls_to_zero():
+    assert judge(HIGHER, results(0.1, before=0.13)).verdict == "inconclusive"
+    settled = judge(HIGHER, with_half(0.1, half=0.12, before=0.13))  # 0.08 after twice the steps
+    assert settled.verdict == "holds"
+    assert names(settled.why, "half of the steps", "0.123")
+    shrinking = judge(HIGHER, with_half(0.1, half=0.18, before=0.1))
+    assert shrinking.verdict == "inconclusive"
+    assert names(shrinking.why, "half of the steps", "would change the verdict (holds)")
+
+
+def test_the_noise_of_both_lengths_counts():
+    now = results(0.03, before=0.03)
+    found = now.group_scores("b", None, SCORE)[None].mean() - now.group_scores("a", None, SCORE)[None].mean()
+
+    def half(spread):
+        at = {"a": (0.2 - spread, 0.2, 0.2 + spread), "b": (0.2 + found - spread, 0.2 + found, 0.2 + found + spread)}
+        made = [member(name, k, {SCORE: value}) for name, values in at.items() for k, value in enumerate(values)]
+        return replace(now, shorter=Results(tuple(made), "small"))
+
+    assert judge(HIGHER, half(0.005)).verdict == "holds"
+    assert judge(HIGHER, half(0.05)).verdict == "inconclusive"
+
+
+SMALL_GAP = {("a", 1): {SCORE: 0.2}, ("b", 1): {SCORE: 0.23}}
+
+
+@pytest.mark.parametrize("shorter", [made_up(SMALL_GAP, seeds=2), made_up({("a", 1): {SCORE: 0.2}})])
+def test_runs_of_half_the_steps_without_seeds_or_series_leave_it_to_the_snapshots(shorter):
+    verdict = judge(HIGHER, replace(results(0.1, before=0.1), shorter=shorter))
+    assert verdict.verdict == "holds"
+    assert "4/5" in verdict.why
 
 
 def test_claims_that_do_not_depend_on_training_need_not_settle():
@@ -118,6 +157,33 @@ def test_runs_keep_a_snapshot_that_is_scored_like_a_run(place):
     again, _, _ = running._run_experiment(facts(20), "small", place, "cpu", None)
     assert again.earlier.members == found.earlier.members
     assert len(runs[0].snapshot.read_lines("scores")) == 1, "a stored score is not measured again"
+
+
+def test_half_of_the_steps_are_trained_stored_and_used(place, monkeypatch):
+    claims = (Claim("a KL above 0", find_mean("beta-vae", "kl/closed-form", low=0.0)),)
+    entry = replace(experiment["chen2018/fig2"], name="mine/fig1", facts=facts(20, claims=claims))
+    monkeypatch.setattr(running, "find_experiments", lambda name: [name])
+    monkeypatch.setattr(running, "experiment", {"mine/fig1": entry})
+    where = {"root": place / "halves", "out": place / "pages", "device": "cpu"}
+    (half,) = reproduce("mine/fig1", half=True, **where)
+    assert half.verdicts == ()
+    stored = {path.name for path in half.folder.iterdir()}
+    assert stored == {"half.csv", "half.json"}
+    configs = [RunFolder(path.parent).config for path in (place / "halves").rglob("runs/*/config.yaml")]
+    assert [config.training.steps for config in configs] == [10, 10, 10]
+    (whole,) = reproduce("mine/fig1", **where)
+    assert names(whole.verdicts[0].why, "half of the steps")
+    assert names((whole.folder / "README.md").read_text(), "half.csv", "--half")
+    (half.folder / "half.json").write_text("{")
+    with pytest.raises(UsageError, match=naming("half.json")):
+        reproduce("mine/fig1", **where)
+
+
+def test_only_stated_steps_can_be_halved():
+    with pytest.raises(UsageError, match=naming("beta-vae", "steps")):
+        replace(facts(20), scales={"small": Scale(TINY)}).with_half_steps("small")
+    with pytest.raises(UsageError, match=naming("esmaeili2018/decomposition")):
+        reproduce("esmaeili2018/decomposition", half=True)
 
 
 def test_runs_as_long_as_the_papers_need_no_snapshot(place):

@@ -44,6 +44,10 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Train only this series, and those that it refines; repeat for others.", show_default=False),
     ] = None,
+    half: Annotated[
+        bool,
+        typer.Option("--half", help="Train for half of the steps, to see how far whole runs have moved since."),
+    ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +60,7 @@ def reproduce(
     check_experiment(experiment)
     from unbraid.papers import reproduce as reproduce_experiment
 
-    part = {"seeds": _read_seeds(seeds), "series": series or ()}
+    part = {"seeds": _read_seeds(seeds), "series": series or (), "half": half}
     outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs, **part)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
@@ -67,7 +71,10 @@ def reproduce(
     if as_json:
         print_json([outcome.as_record() for outcome in outcomes])
         return
-    print_rows(rows, False)
+    if half:
+        echo("The same command without --half judges the claims of whole runs by how far they moved.")
+    else:
+        print_rows(rows, False)
     echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))
 
 

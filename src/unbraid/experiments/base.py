@@ -84,6 +84,8 @@ class Results:
     models: ModelCache | None = None
     earlier: "Results | None" = None
     """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
+    shorter: "Results | None" = None
+    """Runs of the same series with half of the steps; they tell more than `earlier` ones (see `half_length.py`)."""
     looks: Mapping[str, int] = field(default_factory=dict)
     """How often each claim was judged, with this time: once more whenever it got further seeds. 1 if it is not here."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -299,6 +301,21 @@ class Experiment(Facts):
         changed = replace(at, settings={**at.settings, **own}, per_series=of_series)
         return replace(self, scales={**self.scales, scale: changed})
 
+    def with_half_steps(self, scale: str) -> "Experiment":
+        """Return the experiment with half of the steps at a scale, in every series."""
+        at = self.get_scale(scale)
+        for name, settings in self.build_sweeps(scale).items():
+            if settings.get("steps", 0) < 2:
+                raise UsageError(f"{name} states no number of steps at scale {scale} that could be halved.")
+
+        def halve(settings: Mapping[str, Any]) -> dict[str, Any]:
+            return {key: value // 2 if key == "steps" else value for key, value in settings.items()}
+
+        of_series = {name: halve(given) for name, given in at.per_series.items()}
+        changed = replace(at, settings=halve(at.settings), per_series=of_series)
+        series = {name: halve(given) for name, given in self.series.items()}
+        return replace(self, series=series, scales={**self.scales, scale: changed})
+
     def with_series(self, names: Sequence[str]) -> "Experiment":
         """Return the experiment with some of its series, and those that they refine or are as large as."""
         wanted: set[str] = set()
@@ -335,14 +352,15 @@ class ExperimentRegistry(Registry[Callable[..., Any], Experiment]):
     ) -> Any:
         """Return the decorator; `reference` is the place in the paper, if the name does not say it.
 
-        `claims` are a tuple of them, or a mapping from statements to the functions that find their evidence.
+        `claims` are a tuple of them, or a mapping from statements to the functions that find their evidence (or to
+        whole claims).
         """
         paper, _, part = name.partition("/")
         kind, number = re.fullmatch(r"([a-z]*)([^-]*).*", part).groups()  # type: ignore[union-attr]
         place = reference or (f"{PLACES[kind]} {number}" if kind in PLACES else "")
         year = year or (int(paper[-4:]) if paper[-4:].isdigit() else None)
         if isinstance(claims, Mapping):
-            claims = tuple(Claim(text, find) for text, find in claims.items())
+            claims = tuple(find if isinstance(find, Claim) else Claim(text, find) for text, find in claims.items())
         place = f"{paper}, {place}" if place else ""
         return super().__call__(name, year=year, reference=place, claims=claims, **facts)
 

@@ -6,7 +6,8 @@
                     ends below 2/3). With several estimates, intervals are wider for this purpose
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
-An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
+An estimate has settled if its verdict would be the same after as many steps again: at the pace of the last fifth, or,
+if there are runs of half the steps, after moving as far again as from them to the whole runs.
 Whoever adds seeds until a claim is settled will settle false ones, too: at the k-th look, intervals have the level
 1 - 0.1 / k.
 """
@@ -56,7 +57,10 @@ def judge(claim: Claim, results: Results) -> Verdict:
     if verdict == "inconclusive":
         found += _suggest_seeds(evidence, count_seeds(claim, results), looks)
     if claim.trained and results.earlier is not None:
-        verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict, bool(small))
+        if half := _find_half(claim, results, len(evidence)):
+            verdict, drift = _compare_with_half(half, evidence, verdict)
+        else:
+            verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict, bool(small))
         found = f"{found}. {drift}"
     return Verdict(claim.text, verdict, f"{found}.", evidence, looks)
 
@@ -121,6 +125,42 @@ def _judge_settling(
         return "inconclusive", f"{words}; at this pace, as many steps again would change the verdict ({verdict})"
     further = not small and all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
     return verdict, words + (", away from the bound" if further else "")
+
+
+def _compare_with_half(
+    half: Sequence[Evidence], evidence: Sequence[Evidence], verdict: VerdictWord
+) -> tuple[VerdictWord, str]:
+    """Return the verdict, inconclusive if twice the steps might change it, and the evidence with half of them."""
+    words = f"With half of the steps: {', '.join(str(each.estimate) for each in half)}"
+    moved = [_double_steps(now, then) for now, then in zip(evidence, half, strict=True)]
+    if verdict == "inconclusive" or combine_verdicts(moved) == verdict:
+        return verdict, words
+    return "inconclusive", f"{words}; moving as far again would change the verdict ({verdict})"
+
+
+def _find_half(claim: Claim, results: Results, count: int) -> list[Evidence]:
+    """Return the `count` pieces of evidence from runs of half the steps; none if they lack seeds, series or scores."""
+    shorter = results.shorter
+    if shorter is None or shorter.seeds < MIN_SEEDS:
+        return []
+    try:
+        half = claim.evidence(shorter)
+    except MissingResultsError:
+        return []
+    known = all(math.isfinite(end) for each in half for end in each.estimate[:3])
+    return half if known and len(half) == count else []
+
+
+def _double_steps(now: Evidence, half: Evidence) -> Evidence:
+    """Return evidence after twice the steps, if it moves as far again as from half of them.
+
+    That is the most that it moves if learning curves flatten. From an estimate e and that with half of the steps, h, it
+    comes to 2 e - h, with a half width of sqrt((2 w_e)^2 + w_h^2), since runs of both lengths are independent.
+    """
+    widths = [each.estimate.high - each.estimate.low for each in (now, half)]
+    factor = math.hypot(2 * widths[0], widths[1]) / widths[0] if widths[0] > 0 else 1.0
+    drift = now.estimate.value - half.estimate.value
+    return replace(now, estimate=now.estimate.move(drift).stretch(factor))
 
 
 def _deepens(evidence: Evidence, drift: float) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from unbraid import atomic
 from unbraid.data import describe, keep_loaded
-from unbraid.errors import UnbraidError, unknown
+from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.base import (
     AS_LARGE_AS,
     REFINES,
@@ -29,6 +29,7 @@ from unbraid.experiments.base import (
     find_experiments,
 )
 from unbraid.experiments.derived_series import match_size, refine_series
+from unbraid.experiments.half_length import describe_half, read_half, write_half
 from unbraid.experiments.judging import judge
 from unbraid.experiments.measuring import choose_metrics
 from unbraid.experiments.model_cache import ModelCache
@@ -82,6 +83,7 @@ def reproduce(
     runs: str | Path | None = None,
     seeds: int | range | None = None,
     series: Sequence[str] = (),
+    half: bool = False,
 ) -> list[Reproduction]:
     """Reproduce the experiments of a paper (`chen2018`) or one of them (`chen2018/fig2`).
 
@@ -90,27 +92,35 @@ def reproduce(
     verdicts go to OUT/PAPER/ID. `runs` names an existing sweep or a folder of sweeps. A series that has runs in one of
     them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights, unless
     a second stage on them is missing. `seeds` replaces the scale's seeds: more of them settle claims that the scale
-    leaves open. `series` names the only ones to train; claims about others then have no verdict.
+    leaves open. `series` names the only ones to train; claims about others then have no verdict. `half` trains for half
+    of the steps and judges nothing; beside its scores, the claims of whole runs are judged by how far they moved.
     """
     names = find_experiments(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    entries = {each: _choose_part(each, scale, seeds, series) for each in names}  # before anything is trained
-    options = _describe_part(seeds, series)
+    entries = {each: _choose_part(each, scale, seeds, series, half) for each in names}  # before anything is trained
+    options = _describe_part(seeds, series) + (" --half" if half else "")
     for each in names:
         refuse_smaller_scale(Path(out) / each, scale)
-        if series or isinstance(seeds, range):
+        if not half and (series or isinstance(seeds, range)):
             refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options))
     source = None if runs is None else Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
-        return [_reproduce_one(entries[each], scale, options, Path(root), Path(out), device, source) for each in names]
+        places = (Path(root), Path(out), device, source, half)
+        return [_reproduce_one(entries[each], scale, options, *places) for each in names]
 
 
-def _choose_part(name: str, scale: str, seeds: int | range | None, series: Sequence[str]) -> Entry[Any, Experiment]:
-    """Return an experiment with the seeds and series that are asked for."""
+def _choose_part(
+    name: str, scale: str, seeds: int | range | None, series: Sequence[str], half: bool
+) -> Entry[Any, Experiment]:
+    """Return an experiment with the seeds, series and length that are asked for."""
     entry = experiment[name]
     facts = entry.facts.with_series(series) if series else entry.facts
     facts.get_scale(scale)
+    if half:
+        if facts.measure is not None:
+            raise UsageError(f"{name} trains nothing, so it has no runs of half the steps.")
+        facts = facts.with_half_steps(scale)
     return replace(entry, facts=facts if seeds is None else facts.with_seeds(scale, seeds))
 
 
@@ -125,7 +135,14 @@ def _describe_command(name: str, scale: str, options: str) -> str:
 
 
 def _reproduce_one(
-    entry: Entry[Any, Experiment], scale: str, options: str, root: Path, out: Path, device: str, source: Source | None
+    entry: Entry[Any, Experiment],
+    scale: str,
+    options: str,
+    root: Path,
+    out: Path,
+    device: str,
+    source: Source | None,
+    half: bool,
 ) -> Reproduction:
     name, facts, started = entry.name, entry.facts, time.time()
     paper = name.partition("/")[0]
@@ -134,25 +151,31 @@ def _reproduce_one(
             with name_slow_work(f"{name}: measuring"):
                 results, runs, notes = Results(tuple(facts.measure(facts.get_scale(scale).settings)), scale), [], []
         else:
-            results, runs, notes = _run_experiment(facts, scale, root / paper, device, source)
-    results = replace(results, looks=count_looks(out / name, scale, len(runs), facts.claims), ranges=facts.ranges)
-    with name_slow_work(f"{name}: testing the claims"):
-        verdicts = tuple(judge(claim, results) for claim in facts.claims)
-    trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
+            results, runs, notes = _run_experiment(facts, scale, root / paper, device, source, snapshots=not half)
     command = _describe_command(name, scale, options)
     command += (f" --device {device}" if device != "auto" else "") + (f" --runs {source.path}" if source else "")
     provenance = Provenance(command, scale, read_total(), len(runs), choose_device(device))
+    trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
+    made = Reproduction(name, scale, out / name, (), len(runs), trained, provenance.minutes, tuple(notes))
+    if half:
+        write_half(out / name, results, provenance)
+        return made
+    results = replace(results, shorter=read_half(out / name, facts, scale), ranges=facts.ranges)
+    results = replace(results, looks=count_looks(out / name, scale, len(runs), facts.claims))
+    with name_slow_work(f"{name}: testing the claims"):
+        verdicts = tuple(judge(claim, results) for claim in facts.claims)
+    notes += [describe_half(out / name)] if results.shorter else []
     with name_slow_work(f"{name}: drawing figures and writing results"):
         notes += write_results(out / name, entry, results, verdicts, provenance, [*facts.notes, *notes])
-    return Reproduction(name, scale, out / name, verdicts, len(runs), trained, provenance.minutes, tuple(notes))
+    return replace(made, verdicts=verdicts, notes=tuple(notes))
 
 
 def _run_experiment(
-    facts: Experiment, scale: str, root: Path, device: str, source: Source | None
+    facts: Experiment, scale: str, root: Path, device: str, source: Source | None, snapshots: bool = True
 ) -> tuple[Results, list[RunFolder], list[str]]:
     """Train and score every series, or take its runs from `source`."""
     scoring = SeriesScoring(scale, choose_device(device))
-    training = _Training(facts, scale, root, device, scores_later=scoring.overlaps)
+    training = _Training(facts, scale, root, device, scores_later=scoring.overlaps, snapshots=snapshots)
     sweeps = facts.build_sweeps(scale)
     stored = find_stored(facts, scale, sweeps, source) if source else None
     with ScoresAhead(scoring.device) as ahead:
@@ -183,13 +206,14 @@ class _Training:
     device: str
     scores_later: bool = False
     """True if sweeps only train, because `SeriesScoring` measures their metrics beside the next training."""
+    snapshots: bool = True
+    """True if runs keep a snapshot to see if their scores have settled; not at `smoke`, which has no verdicts."""
     notes: list[str] = field(default_factory=list)
     done: dict[str, tuple[Series, list[Member]]] = field(default_factory=dict)
 
     @property
     def cadence(self) -> Cadence | None:
-        """Runs keep a snapshot to see if their scores have settled, except at `smoke`, which has no verdicts."""
-        return None if self.scale == "smoke" else Cadence(snapshot=SNAPSHOT_SHARE)
+        return Cadence(snapshot=SNAPSHOT_SHARE) if self.snapshots and self.scale != "smoke" else None
 
     def run_series(self, name: str, settings: Mapping[str, Any]) -> tuple[Series, list[Member]]:
         """Train and score the runs of a series."""

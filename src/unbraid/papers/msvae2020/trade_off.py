@@ -1,14 +1,15 @@
 """Reconstructions against disentanglement over beta: msvae2020's table 1 and figures 4, 34 and 35."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from unbraid.experiments import evidence
-from unbraid.experiments.base import StandIn, experiment
+from unbraid.experiments.base import Claim, Evidence, Results, StandIn, experiment
 from unbraid.experiments.drawing import plot_curves, plot_trade_off
 from unbraid.experiments.evidence import Finding, combine, compare_on_average, compare_pairs, mean_curve
-from unbraid.experiments.statistics import Cells
+from unbraid.experiments.statistics import Cells, Estimate
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, BIG, BIG_VAE, DISTANCE, LARGE, MIG, MS, PAIRED_BY, RE_ENCODED, STUDENT
 
@@ -71,22 +72,33 @@ def add_pixel_study(name: str, error: str, score: str, data: StandIn) -> None:
 
 
 SCORES = (DISTANCE, cars.FID, MIG, RE_ENCODED)
-UNCHANGED = {
-    "a check, since it is so by construction: C is the first stage's, and so is its MIG, up to rounding": compare_pairs(
-        BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=MAX_ROUNDING
-    )
-}
+
+
+def find_change_of_c(results: Results) -> list[Evidence]:
+    """Return the largest change of MIG from a first stage to the MS-VAE on it, a fact without an interval."""
+    pairs = compare_pairs(BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}")
+    (found,) = pairs(results)
+    value = found.estimate.value
+    return [replace(found, estimate=Estimate(value, value, value), high=MAX_ROUNDING)]
+
+
+SAME_C = "a check, since it is so by construction: C is the first stage's, and so is its MIG, up to rounding"
+UNCHANGED = {SAME_C: Claim(SAME_C, find_change_of_c, trained=False)}
+CHECK_NOTE = (
+    f"The check allows MIG to change by {MAX_ROUNDING:g}. It was 1e-9 until two of thirty pairs, measured on a GPU by "
+    "different programs in TF32, differed by 1e-5, which is one row of 10,000 in another bin."
+)
 BETTER_AT_EQUAL_SIZE = {
     "MS-VAE reconstructs better than a beta-TCVAE with as many parameters and latents, at every beta": nearer_than(BIG),
     "and has a higher MIG, on average over beta": compare_on_average(BIG, MS, "beta", MIG, low=0.0),
 }
-NORB: dict[str, Any] = {"notes": [cars.SIZES_NOTE], "data": cars.NORB}
+NORB: dict[str, Any] = {"notes": [cars.SIZES_NOTE, CHECK_NOTE], "data": cars.NORB}
 FALLS = {"MIG falls with beta on SmallNORB": evidence.compare_settings(BASE, "beta", 1, 10, MIG, high=0.0)}
 experiment.add(
     "msvae2020/table1",
     "MS-VAE and a beta-TCVAE of the same size, on Cars3D.",
     plot_trade_off(MIG, DISTANCE),
-    **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE]),
+    **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE, CHECK_NOTE]),
     published={BIG: {cars.FID: 35.24, MIG: 0.09}, MS: {cars.FID: 22.72, MIG: 0.10}},
     claims={**BETTER_AT_EQUAL_SIZE, **UNCHANGED},
     scores=SCORES,
@@ -126,7 +138,7 @@ experiment.add(
 experiment.add(
     "msvae2020/fig4",
     "Distance of reconstructions and MIG over beta, and against each other, on Cars3D.",
-    **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE]),
+    **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE, CHECK_NOTE]),
     **OVER_BETA,
     contrast=(BASE, MS),
     claims={
