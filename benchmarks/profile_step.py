@@ -1,13 +1,14 @@
-"""Time of each kernel in one training step, for members of a beta-TCVAE, as shares of the step.
+"""Time of each kernel in one training step, for members of a beta-TCVAE or of another recipe, as shares of the step.
 
     python benchmarks/profile_step.py --members 1 64 --precision tf32 bf16 --execution recorded captured
     python benchmarks/profile_step.py --members 64 --precision bf16 --out results/benchmarks/profile-cuda.json
     python benchmarks/profile_step.py --device cpu --members 1 --precision f32 --execution plain
+    python benchmarks/profile_step.py --variant "hfvae, mlp-esmaeili-28" --members 20 --batch 512 --precision tf32
 
 Images per second are measured first, without the profiler. Microseconds are those of the kernels in the replayed graph,
 as CUPTI reports them; a step's gaps between kernels are the time that is left. Kernels of one
 name count together; `layers` lists each launch of the convolution kernels with its shape. On a CPU the times are those
-of torch's operators, without the operators that they call.
+of torch's operators, without the operators that they call. `--variant` takes a name from `benchmarks/recipes.py`.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Any, cast
 import measure
 import torch
 from measure import Setting, dataset
+from recipes import SPRITES, list_variants, make_configs
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -44,15 +46,15 @@ SHAPE = ("H", "C", "N", "U", "KERNEL", "STRIDE", "TRANSPOSED", "PRODUCT", "TOTAL
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_R", "num_warps", "num_stages")
 
 
-def make_state(setting: Setting, execution: Execution) -> State:
-    """Return a state of `setting` that has taken its first steps."""
-    data = dataset(setting.images, setting.device)
-    shared = {"network": setting.network, "batch": setting.batch, "precision": setting.precision, "z": setting.z}
-    choice = Choice("rectangles")
-    configs = [
-        configure("beta-tcvae", choice, data, {**shared, "likelihood": "bernoulli", "steps": 10**9, "seed": seed})
-        for seed in range(setting.members)
-    ]
+def make_state(setting: Setting, execution: Execution, variant: str = "") -> State:
+    """Return a state of `setting` that has taken its first steps: a beta-TCVAE on rectangles, or a variant."""
+    shared = {"batch": setting.batch, "precision": setting.precision, "steps": 10**9}
+    if variant:
+        configs, data = make_configs(variant, torch.device(setting.device), shared, setting.members, SPRITES)
+    else:
+        shared |= {"network": setting.network, "z": setting.z, "likelihood": "bernoulli"}
+        data, choice = dataset(setting.images, setting.device), Choice("rectangles")
+        configs = [configure("beta-tcvae", choice, data, {**shared, "seed": s}) for s in range(setting.members)]
     state = prepare(configs, data, execution=execution)
     for _ in range(measure.WARM_UP):
         state.advance()
@@ -117,10 +119,10 @@ def time_kernels(state: State) -> dict[str, tuple[float, float]]:
     return {name: (spent[name] / PROFILED_STEPS, launches[name] / PROFILED_STEPS) for name in longest}
 
 
-def profile_setting(setting: Setting, execution: Execution, seconds: float) -> dict[str, Any]:
+def profile_setting(setting: Setting, execution: Execution, seconds: float, variant: str = "") -> dict[str, Any]:
     """Measure one setting."""
     with note_layers() as noted:
-        state = make_state(setting, execution)
+        state = make_state(setting, execution, variant)
     rate = measure.pace(state.advance, setting, seconds)
     step = setting.batch * setting.members / rate * 1e6
     kernels = [
@@ -131,7 +133,7 @@ def profile_setting(setting: Setting, execution: Execution, seconds: float) -> d
         "members": setting.members,
         "precision": setting.precision,
         "execution": state.execution,
-        "network": setting.network,
+        "network": variant or setting.network,
         "images_per_second": round(rate),
         "microseconds_per_step": round(step, 1),
         "kernels": kernels,
@@ -159,6 +161,7 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["bf16"])
     parser.add_argument("--execution", nargs="+", default=["recorded"])
     parser.add_argument("--network", default=measure.NETWORK)
+    parser.add_argument("--variant", default="", choices=list_variants(), help="a recipe instead of a beta-TCVAE")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--most", type=int, default=24, help="kernels to print; all are stored")
@@ -170,7 +173,7 @@ def main() -> None:
             for precision in given.precision:
                 shape = {"batch": given.batch, "network": given.network}
                 setting = Setting(given.device, members=members, precision=precision, **shape)
-                row = profile_setting(setting, cast(Execution, execution), given.seconds)
+                row = profile_setting(setting, cast(Execution, execution), given.seconds, given.variant)
                 result["settings"].append(row)
                 if given.out:
                     measure.write(given.out, result)

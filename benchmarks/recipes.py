@@ -50,6 +50,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "beta-tcvae, mlp-chen": {"network": "mlp-chen"},
     "vae, broadcast-pixel": {"decoder": "broadcast-pixel"},
     "ms-vae": {},
+    "ms-vae, 32 channels": {"encoder.channels": 32, "decoder.channels": 32},
+    "hfvae, mlp-esmaeili-28": {"network": "mlp-esmaeili-28", "data.size": 28},
     "partitioned-mvae": {"s": 5, "alone": "m2"},
 }
 """What the papers' studies train most; they are measured first."""
@@ -79,8 +81,9 @@ def make_configs(
     multimodal = models[objective[recipe].facts.model].make.multimodal
     settings = {**(MODALITIES if multimodal else {}), **OF_RECIPES.get(recipe, {}), **list_variants()[variant]}
     name = settings.pop("data", "sprites")
-    dataset = load(name, dict(sprites), device)
-    choice = Choice(name, dict(sprites))
+    of_data = {**sprites, **{key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}}
+    dataset = load(name, of_data, device)
+    choice = Choice(name, of_data)
     settings = {**settings, **common}
     parent = None
     if objective[recipe].facts.stage:
