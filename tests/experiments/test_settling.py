@@ -13,7 +13,7 @@ from unbraid import sweep
 from unbraid.errors import UsageError
 from unbraid.experiments import Claim, Results, Scale, experiment, judge, reproduce, running
 from unbraid.experiments.base import Experiment
-from unbraid.experiments.evidence import combine, compare_means, find_mean
+from unbraid.experiments.evidence import combine, compare_means, compare_pairs, find_mean
 from unbraid.experiments.stored_runs import Source
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence
@@ -59,6 +59,17 @@ def test_a_moving_loss_or_another_score_does_not_matter():
     moving = results(0.1, before=0.1)
     lower = [m._replace(scores={**m.scores, OTHER: m.scores[SCORE]}) for m in moving.earlier.members]
     assert judge(HIGHER, Results(moving.members, "small", earlier=Results(tuple(lower)))).verdict == "holds"
+
+
+@pytest.mark.parametrize(("refines", "drift"), [(True, "+0.01"), (False, "-0.04")])
+def test_a_stage_is_compared_with_the_finished_run_that_it_refines(refines, drift):
+    kept = compare_pairs("a", "b", ["seed"], (SCORE, SCORE), lambda d: d.mean(-1), "change", refines, high=0.5)
+    now, earlier = (
+        [member(name, seed, {SCORE: value}) for name, value in values.items() for seed in range(4)]
+        for values in ({"a": 0.3, "b": 0.35}, {"a": 0.25, "b": 0.34})
+    )
+    verdict = judge(Claim("kept", kept), Results(tuple(now), "small", earlier=Results(tuple(earlier), "small")))
+    assert names(verdict.why, drift)
 
 
 def with_half(gap, half, before, **facts):
@@ -159,9 +170,13 @@ def test_runs_keep_a_snapshot_that_is_scored_like_a_run(place):
     assert len(runs[0].snapshot.read_lines("scores")) == 1, "a stored score is not measured again"
 
 
+def draw_nothing(results, make):
+    return make()
+
+
 def test_half_of_the_steps_are_trained_stored_and_used(place, monkeypatch):
     claims = (Claim("a KL above 0", find_mean("beta-vae", "kl/closed-form", low=0.0)),)
-    entry = replace(experiment["chen2018/fig2"], name="mine/fig1", facts=facts(20, claims=claims))
+    entry = replace(experiment["chen2018/fig2"], name="mine/fig1", make=draw_nothing, facts=facts(20, claims=claims))
     monkeypatch.setattr(running, "find_experiments", lambda name: [name])
     monkeypatch.setattr(running, "experiment", {"mine/fig1": entry})
     where = {"root": place / "halves", "out": place / "pages", "device": "cpu"}

@@ -84,6 +84,8 @@ class Results:
     models: ModelCache | None = None
     earlier: "Results | None" = None
     """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
+    whole: "Results | None" = None
+    """The finished runs, if these are their snapshots: a stage refines a finished run, at its own snapshot, too."""
     shorter: "Results | None" = None
     """Runs of the same series with half of the steps; they tell more than `earlier` ones (see `half_length.py`)."""
     looks: Mapping[str, int] = field(default_factory=dict)

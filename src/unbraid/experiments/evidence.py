@@ -296,18 +296,21 @@ def compare_pairs(
     scores: tuple[str, str],
     statistic: Callable[[np.ndarray], np.ndarray],
     what: str,
+    refines: bool = False,
     **bounds: float,
 ) -> Finding:
     """Find a statistic of the differences [..., pair] between runs of two series that agree in the settings `keys`.
 
-    `scores` holds one score of each series. If one series refines the other, a pair is a run and its stage.
+    `scores` holds one score of each series. If the second series `refines` the first, a pair is a run and its stage.
     """
 
+    def read_values(results: Results, name: str, score: str) -> dict[tuple[Any, ...], float]:
+        members = results.select_members(name, score)
+        return {tuple(m.settings.get(key) for key in keys): m.scores[score].value for m in members}
+
     def read_cells(results: Results) -> Cells:
-        first_values, second_values = (
-            {tuple(m.settings.get(k) for k in keys): m.scores[score].value for m in results.select_members(name, score)}
-            for name, score in zip((first, second), scores, strict=True)
-        )
+        before = results.whole if refines and results.whole else results
+        first_values, second_values = read_values(before, first, scores[0]), read_values(results, second, scores[1])
         gaps = [[second_values[at] - value] for at, value in first_values.items() if at in second_values]
         return {None: np.array(gaps)} if gaps else {}
 

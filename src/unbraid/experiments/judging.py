@@ -60,7 +60,8 @@ def judge(claim: Claim, results: Results) -> Verdict:
         if half := _find_half(claim, results, len(evidence)):
             verdict, drift = _compare_with_half(half, evidence, verdict)
         else:
-            verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict, bool(small))
+            earlier = replace(results.earlier, whole=results)
+            verdict, drift = _judge_settling(claim, earlier, evidence, verdict, bool(small))
         found = f"{found}. {drift}"
     return Verdict(claim.text, verdict, f"{found}.", evidence, looks)
 

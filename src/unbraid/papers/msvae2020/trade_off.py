@@ -29,7 +29,7 @@ SLIGHTLY = 0.1
 def mig_is_kept(series: str, score: str, what: str) -> Finding:
     """Return the evidence that a score of a stage equals the MIG of the run that it refines, on average."""
     bounds = {"low": -MAX_CHANGE, "high": MAX_CHANGE}
-    return compare_pairs(BASE, series, PAIRED_BY, (MIG, score), lambda d: d.mean(-1), what, **bounds)
+    return compare_pairs(BASE, series, PAIRED_BY, (MIG, score), lambda d: d.mean(-1), what, refines=True, **bounds)
 
 
 def nearer_than(other: str) -> Finding:
@@ -76,7 +76,7 @@ SCORES = (DISTANCE, cars.FID, MIG, RE_ENCODED)
 
 def find_change_of_c(results: Results) -> list[Evidence]:
     """Return the largest change of MIG from a first stage to the MS-VAE on it, a fact without an interval."""
-    pairs = compare_pairs(BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}")
+    pairs = compare_pairs(BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", True)
     (found,) = pairs(results)
     value = found.estimate.value
     return [replace(found, estimate=Estimate(value, value, value), high=MAX_ROUNDING)]
