@@ -28,7 +28,7 @@ Row = dict[str, str]
 SEED_ROW = "seed"
 
 
-def read_runs(folder: Path) -> tuple[list[str], list[Row]]:
+def read_rows(folder: Path) -> tuple[list[str], list[Row]]:
     """Return the columns and rows of a folder's `runs.csv`."""
     with (folder / "runs.csv").open(newline="", encoding="utf-8") as handle:
         reader = csv.DictReader(handle)
@@ -53,7 +53,7 @@ def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) ->
     for key in known.keys() & new.keys():
         if known[key] != new[key]:
             raise SystemExit(f"{key} is {new[key]} in {added}, and {known[key]} in {stored}.")
-    more_columns, more = read_runs(added)
+    more_columns, more = read_rows(added)
     if strange := set(more_columns) - set(columns):
         raise SystemExit(f"{stored} has no {', '.join(sorted(strange))}.")
     settings = columns[: columns.index("state")]
@@ -84,11 +84,11 @@ def count_looks_after_adding(name: str, record: dict[str, Any], series: set[str]
 def add_seeds(name: str, added: Sequence[Path], out: Path, notes: Sequence[str] = ()) -> None:
     """Add runs to the results of an experiment with notes about them, and judge it again, once."""
     folder = out / name
-    columns, rows = read_runs(folder)
+    columns, rows = read_rows(folder)
     for each in added:
         rows = join_runs(folder, columns, rows, each)
     before, *more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, *added))
-    new = [read_runs(each)[1] for each in added]
+    new = [read_rows(each)[1] for each in added]
     facts = {key: sum(record[key] for record in (before, *more)) for key in ("minutes", "runs")}
     facts |= {"notes": [*map(describe_addition, new, more), *notes]}
     looks = count_looks_after_adding(name, before, {row["series"] for each in new for row in each}, folder)

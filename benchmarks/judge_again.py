@@ -39,8 +39,7 @@ class StoredProvenance(Provenance):
 def read_results(path: Path, name: str, scale: str) -> Results:
     """Return the results of an experiment from `runs.csv`, with its runs of half the steps if there are any."""
     facts = experiment[name].facts
-    results = replace(read_runs(path, facts, scale), shorter=read_half(path.parent, facts, scale))
-    return replace(results, ranges=facts.ranges)
+    return replace(read_runs(path, facts, scale), shorter=read_half(path.parent, facts, scale))
 
 
 def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) -> None:

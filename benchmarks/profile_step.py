@@ -133,7 +133,8 @@ def profile_setting(setting: Setting, execution: Execution, seconds: float, vari
         "members": setting.members,
         "precision": setting.precision,
         "execution": state.execution,
-        "network": variant or setting.network,
+        "network": setting.network,
+        "variant": variant,
         "images_per_second": round(rate),
         "microseconds_per_step": round(step, 1),
         "kernels": kernels,
@@ -144,7 +145,7 @@ def profile_setting(setting: Setting, execution: Execution, seconds: float, vari
 def show(row: dict[str, Any], most: int) -> str:
     """Return a setting's kernels as a table."""
     kernels = row["kernels"]
-    head = f"{row['members']} x {row['precision']}, {row['network']}, {row['execution']}: "
+    head = f"{row['members']} x {row['precision']}, {row['variant'] or row['network']}, {row['execution']}: "
     head += f"{row['images_per_second']:,} images/s, {row['microseconds_per_step']:,.0f} us per step, in kernels "
     head += f"{sum(kernel['microseconds'] for kernel in kernels):,.0f}"
     rows = [
@@ -167,6 +168,8 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=24, help="kernels to print; all are stored")
     parser.add_argument("--out", type=Path, help="JSON; default: none")
     given = parser.parse_args()
+    if given.variant and given.network != measure.NETWORK:
+        parser.error("a variant has networks of its own; give either --variant or --network")
     result = {**measure.facts("profile_step.py", given.device), "settings": []}
     for execution in given.execution:
         for members in given.members:

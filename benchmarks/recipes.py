@@ -81,7 +81,8 @@ def make_configs(
     multimodal = models[objective[recipe].facts.model].make.multimodal
     settings = {**(MODALITIES if multimodal else {}), **OF_RECIPES.get(recipe, {}), **list_variants()[variant]}
     name = settings.pop("data", "sprites")
-    of_data = {**sprites, **{key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}}
+    own = [key for key in settings if key.startswith("data.")]
+    of_data = {**sprites, **{key.removeprefix("data."): settings.pop(key) for key in own}}
     dataset = load(name, of_data, device)
     choice = Choice(name, of_data)
     settings = {**settings, **common}

@@ -51,7 +51,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from judge_again import read_results
-from verdicts import STILL_MOVES, Row, find_open_claims
+from verdicts import HALF_LENGTH, Row, find_open_claims
 
 from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
@@ -220,7 +220,7 @@ def plan_tasks(
     names = [name for name in experiment if not chosen or name in chosen or name.partition("/")[0] in chosen]
     rows = {name: find_open_claims(name, results) for name in names}
     if half:
-        rows = {name: [row for row in rows[name] if STILL_MOVES in row.reason] for name in names}
+        rows = {name: [row for row in rows[name] if HALF_LENGTH in row.reason] for name in names}
         names = [name for name in names if rows[name]]
     tasks = [
         build_task(name, scale, [row.claim for row in rows[name]], absent, seeds.get(name), half=half)

@@ -25,8 +25,8 @@ from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
 from unbraid.printable import pluralise
 
-STILL_MOVES = "still moves"
-"""Words in the reason of a claim whose estimates had not settled."""
+HALF_LENGTH = "runs of half the steps"
+"""Words in the reason of a claim that waits for them."""
 
 HEAD = """# Results
 
@@ -186,11 +186,11 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     seeds = _count_seeds(name, verdict["claim"], results)
     state = _describe_unsettled(piece, verdict["why"])
     if seeds >= MIN_SEEDS and state:
-        if "half of the steps" in verdict["why"]:
+        if (results / name / "half.csv").exists():
             minutes = 2 * estimate_minutes(name)
-            return f"{state}, but {STILL_MOVES}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
+            return f"{state}, but still moves: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
         minutes = max(1, round(estimate_minutes(name, half=True)))
-        return f"{state}, but {STILL_MOVES}: about {minutes} GPU minutes for runs of half the steps.", math.nan
+        return f"{state}, but still moves: about {minutes} GPU minutes for {HALF_LENGTH}.", math.nan
     pieces = verdict["evidence"]
     whole = all(math.isfinite(_margin(each)) for each in pieces)
     needed = count_needed_seeds([_read_evidence(each) for each in (pieces if whole else [piece])], seeds, looks)

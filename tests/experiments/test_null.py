@@ -13,7 +13,8 @@ import pytest
 from scipy.stats import norm
 
 from tests.support.results import member
-from unbraid.experiments import Claim, Results, base, experiment, judge, statistics
+from unbraid.experiments import Claim, Results, base, experiment, judge, judging, statistics
+from unbraid.experiments.base import Evidence
 from unbraid.experiments.evidence import (
     bound_difference,
     combine,
@@ -26,7 +27,7 @@ from unbraid.experiments.evidence import (
     find_one,
     group_series,
 )
-from unbraid.experiments.judging import count_needed_seeds
+from unbraid.experiments.judging import combine_verdicts, count_needed_seeds
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
 
@@ -324,3 +325,20 @@ def test_existence_needs_one_witness_and_nothing_refutes_it():
     assert judge(claim, Results(tuple(good))).verdict == "holds"
     poor = [member(name, seed, {"mig/exact": 0.1}) for name in names for seed in range(10)]
     assert judge(claim, Results(tuple(poor))).verdict == "inconclusive"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("whole", "half", "least", "most"), [(4, 8, 0.0, 0.1), (4, 4, 0.35, 0.65), (8, 8, 0.85, 1.0)])
+def test_half_lengths_rarely_pass_what_vanishes_and_mostly_what_stays(whole, half, least, most):
+    """Gaps are in standard errors of the difference of two means over ten seeds; the half length has five."""
+    rng, error, passed, repetitions = np.random.default_rng(0), math.sqrt(2 / 10), 0, 200
+
+    def draw_gap(gap, seeds):
+        cells = {"a": rng.normal(0, 1, (seeds, 1)), "b": rng.normal(gap * error, 1, (seeds, 1))}
+        return [Evidence("gap", statistics.estimate(cells, lambda c: statistics.mean_difference(c, "a", "b")), low=0.0)]
+
+    for _ in range(repetitions):
+        now, then = draw_gap(whole, 10), draw_gap(half, 5)
+        if (verdict := combine_verdicts(now)) == "holds":
+            passed += judging._compare_with_half(then, now, verdict)[0] == "holds"
+    assert least <= passed / repetitions <= most

@@ -120,9 +120,11 @@ def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
     order, left = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, half=True)
     listed = [(task.name, claim) for task, _ in order for claim in task.claims]
     rows = [row for name in experiment for row in verdicts.find_open_claims(name, RESULTS)]
-    moving = [row for row in rows if "but still moves" in row.reason]
+    moving = [
+        row for row in rows if "still moves" in row.reason and not (RESULTS / row.experiment / "half.csv").exists()
+    ]
     assert sorted(listed) == sorted((row.experiment, row.claim) for row in moving)
-    assert listed and not left
+    assert not left
     for task, minutes in order:
         assert minutes < run_papers.build_task(task.name, "budget", [], set()).minutes()
 
@@ -197,9 +199,9 @@ def test_added_seeds_are_judged_together_with_the_others(stored):
     assert after["runs"] == 2 * before["runs"]  # `more` says it has as many
     looks = [[each["looks"] for each in record["verdicts"]] for record in (before, after)]
     assert np.subtract(looks[1], looks[0]).tolist() == [1, 0, 0]  # the others do not read VAE
-    columns, rows = add_seeds.read_runs(results / ADDED_TO)
+    columns, rows = add_seeds.read_rows(results / ADDED_TO)
     assert [row["seed"] for row in rows if row["series"] == "VAE"] == [str(seed) for seed in range(20)]
-    assert columns == add_seeds.read_runs(RESULTS / ADDED_TO)[0]
+    assert columns == add_seeds.read_rows(RESULTS / ADDED_TO)[0]
     page = (results / ADDED_TO / "README.md").read_text()
     assert "- Runs of seeds 10 to 19 of VAE were added" in page
     assert "\n- Seed 20 was left out.\n" in page
@@ -214,7 +216,7 @@ def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
     results, more = stored
     before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
     shutil.copytree(more, tmp_path / "others")
-    _, rows = add_seeds.read_runs(more)
+    _, rows = add_seeds.read_rows(more)
     split = [row | {"series": "VAE, split", "seed": str(100 + place)} for place, row in enumerate(rows)]
     write_csv(tmp_path / "others" / "runs.csv", split)
     add_seeds.add_seeds(ADDED_TO, [more, tmp_path / "others"], results)

@@ -1,7 +1,9 @@
 """Verdicts that wait until a claim's own estimate stops moving, and the snapshots that show whether it does."""
 
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,12 @@ from tests.support.messages import names, naming
 from tests.support.results import made_up, member
 from unbraid import sweep
 from unbraid.errors import UsageError
-from unbraid.experiments import Claim, Results, Scale, experiment, judge, reproduce, running
-from unbraid.experiments.base import Experiment
-from unbraid.experiments.evidence import combine, compare_means, compare_pairs, find_mean
+from unbraid.experiments import Claim, Results, Scale, experiment, judge, judging, reproduce, running
+from unbraid.experiments.base import Evidence, Experiment
+from unbraid.experiments.evidence import combine, compare_at_each, compare_means, compare_pairs, find_mean
+from unbraid.experiments.statistics import Estimate
 from unbraid.experiments.stored_runs import Source
+from unbraid.methods import objective
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence
 
@@ -82,13 +86,37 @@ def test_runs_of_half_the_steps_tell_more_than_a_rate_that_falls_to_zero():
     settled = judge(HIGHER, with_half(0.1, half=0.12, before=0.13))  # 0.08 after twice the steps
     assert settled.verdict == "holds"
     assert names(settled.why, "half of the steps", "0.123")
-    shrinking = judge(HIGHER, with_half(0.1, half=0.18, before=0.1))
+    shrinking = judge(HIGHER, with_half(0.1, half=0.18, before=0.13))
     assert shrinking.verdict == "inconclusive"
     assert names(shrinking.why, "half of the steps", "would change the verdict (holds)")
 
 
+def test_half_lengths_do_not_reopen_what_the_snapshots_settled():
+    verdict = judge(HIGHER, with_half(0.1, half=0.18, before=0.1))
+    assert verdict.verdict == "holds"
+    assert "half of the steps" not in verdict.why
+
+
+def test_half_lengths_at_other_settings_tell_nothing():
+    at = compare_at_each("a", "b", "beta", SCORE, low=0.0)
+    whole, earlier, shorter = (
+        made_up({("a", beta): {SCORE: 0.2}, ("b", beta): {SCORE: 0.2 + gap}})
+        for beta, gap in ((1, 0.1), (1, 0.13), (2, 0.1))
+    )
+    verdict = judge(Claim("b is above a", at), replace(whole, earlier=earlier, shorter=shorter))
+    assert verdict.verdict == "inconclusive"
+    assert "half of the steps" not in verdict.why
+    same = judge(Claim("b is above a", at), replace(whole, earlier=earlier, shorter=whole))
+    assert same.verdict == "holds"
+
+
+def test_half_lengths_have_the_level_of_the_look():
+    once, again = (judge(HIGHER, with_half(0.1, 0.12, 0.13, looks={HIGHER.text: k})).why for k in (1, 4))
+    assert once.partition("With half")[2] != again.partition("With half")[2]
+
+
 def test_the_noise_of_both_lengths_counts():
-    now = results(0.03, before=0.03)
+    now = results(0.1, before=0.13)
     found = now.group_scores("b", None, SCORE)[None].mean() - now.group_scores("a", None, SCORE)[None].mean()
 
     def half(spread):
@@ -97,7 +125,13 @@ def test_the_noise_of_both_lengths_counts():
         return replace(now, shorter=Results(tuple(made), "small"))
 
     assert judge(HIGHER, half(0.005)).verdict == "holds"
-    assert judge(HIGHER, half(0.05)).verdict == "inconclusive"
+    assert judge(HIGHER, half(0.1)).verdict == "inconclusive"
+
+
+def test_an_estimate_without_width_gets_that_of_the_half_length():
+    exact, wide = Evidence("x", Estimate(0.5, 0.5, 0.5), low=0.0), Evidence("x", Estimate(0.4, -1.0, 1.8), low=0.0)
+    moved = judging._double_steps(exact, wide).estimate
+    assert moved[:3] == pytest.approx((0.6, 0.6 - 1.4, 0.6 + 1.4))
 
 
 SMALL_GAP = {("a", 1): {SCORE: 0.2}, ("b", 1): {SCORE: 0.23}}
@@ -175,7 +209,7 @@ def draw_nothing(results, make):
 
 
 def test_half_of_the_steps_are_trained_stored_and_used(place, monkeypatch):
-    claims = (Claim("a KL above 0", find_mean("beta-vae", "kl/closed-form", low=0.0)),)
+    claims = (Claim("a small KL", find_mean("beta-vae", "kl/closed-form", high=100.0)),)
     entry = replace(experiment["chen2018/fig2"], name="mine/fig1", make=draw_nothing, facts=facts(20, claims=claims))
     monkeypatch.setattr(running, "find_experiments", lambda name: [name])
     monkeypatch.setattr(running, "experiment", {"mine/fig1": entry})
@@ -186,12 +220,50 @@ def test_half_of_the_steps_are_trained_stored_and_used(place, monkeypatch):
     assert stored == {"half.csv", "half.json"}
     configs = [RunFolder(path.parent).config for path in (place / "halves").rglob("runs/*/config.yaml")]
     assert [config.training.steps for config in configs] == [10, 10, 10]
+    monkeypatch.setattr(judging, "_judge_settling", lambda *given: ("inconclusive", "It moves"))
     (whole,) = reproduce("mine/fig1", **where)
     assert names(whole.verdicts[0].why, "half of the steps")
     assert names((whole.folder / "README.md").read_text(), "half.csv", "--half")
-    (half.folder / "half.json").write_text("{")
-    with pytest.raises(UsageError, match=naming("half.json")):
-        reproduce("mine/fig1", **where)
+    with pytest.raises(UsageError, match=naming("--out")):
+        reproduce("mine/fig1", half=True, seeds=range(5, 7), **where)
+    scores, record = ((half.folder / name).read_text() for name in ("half.csv", "half.json"))
+    for name, text in [
+        ("half.json", "{"),
+        ("half.json", "{}"),
+        ("half.json", record.replace(": 10", ": 7")),
+        ("half.csv", ""),
+        ("half.csv", scores.rpartition("beta-vae")[0]),
+        ("half.csv", scores.replace("finished,0", "finished,x")),
+    ]:
+        (half.folder / name).write_text(text)
+        with pytest.raises(UsageError, match=naming(name)):
+            reproduce("mine/fig1", **where)
+        (half.folder / "half.csv").write_text(scores)
+        (half.folder / "half.json").write_text(record)
+
+
+@pytest.mark.parametrize("name", [name for name in experiment if experiment[name].facts.measure is None])
+def test_every_setting_that_counts_steps_is_halved(name):
+    facts = experiment[name].facts
+    for scale in facts.scales:
+        if scale == "smoke":
+            continue
+        whole, half = facts.build_sweeps(scale), facts.with_half_steps(scale).build_sweeps(scale)
+        for series, settings in whole.items():
+            defaults = {key: known.default for key, known in objective[settings["recipe"]].settings.items()}
+            known = {**defaults, **settings}
+            counted = [key for key in known if re.search(r"steps|anneal$|warm|ramp|delay", key) and known[key]]
+            assert {key: known[key] // 2 for key in counted} == {key: half[series].get(key) for key in counted}
+            others = {key: value for key, value in settings.items() if key not in counted}
+            assert others == {key: value for key, value in half[series].items() if key not in counted}
+
+
+def test_a_papers_half_lengths_leave_out_what_trains_nothing(monkeypatch):
+    made = running.Reproduction("", "small", Path(), (), 0, 0, 0.0, ())
+    monkeypatch.setattr(running, "_reproduce_one", lambda entry, *given: replace(made, name=entry.name))
+    trained = [each.name for each in reproduce("esmaeili2018", half=True, out="nowhere")]
+    assert "esmaeili2018/decomposition" not in trained
+    assert "esmaeili2018/fig7" in trained
 
 
 def test_only_stated_steps_can_be_halved():

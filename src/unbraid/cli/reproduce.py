@@ -46,7 +46,7 @@ def reproduce(
     ] = None,
     half: Annotated[
         bool,
-        typer.Option("--half", help="Train for half of the steps, to see how far whole runs have moved since."),
+        typer.Option("--half", help="Train for half of the steps, to see how far scores move with twice as many."),
     ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -72,7 +72,7 @@ def reproduce(
         print_json([outcome.as_record() for outcome in outcomes])
         return
     if half:
-        echo("The same command without --half judges the claims of whole runs by how far they moved.")
+        echo("Reproduce it without --half, with the seeds of the whole runs, to judge its claims by these runs.")
     else:
         print_rows(rows, False)
     echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))

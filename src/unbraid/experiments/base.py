@@ -19,6 +19,7 @@ from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.score import DERIVED
 from unbraid.names import match_experiments
+from unbraid.objectives import objective
 from unbraid.registry import Facts, Registry
 from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score
 
@@ -26,6 +27,9 @@ SCALES = ("smoke", "small", "budget", "paper")
 PLACES = {"fig": "figure", "table": "table", "lemma": "lemma", "app": "appendix"}
 REFINES, AS_LARGE_AS = "refines", "as_large_as"
 """Settings of a series: the name of the series it refines, and of the one whose number of parameters it matches."""
+
+COUNTED_IN_STEPS = ("steps", "anneal", "warmup", "instance_noise_steps")
+"""Settings that become half as long together with a run."""
 
 SNAPSHOT_SHARE = 0.8
 """Share of the steps after which runs keep a snapshot: before the last fifth of training."""
@@ -304,19 +308,16 @@ class Experiment(Facts):
         return replace(self, scales={**self.scales, scale: changed})
 
     def with_half_steps(self, scale: str) -> "Experiment":
-        """Return the experiment with half of the steps at a scale, in every series."""
-        at = self.get_scale(scale)
+        """Return the experiment with half of the steps at a scale, in every series, and schedules half as long."""
+        at, lengths = self.get_scale(scale), {}
         for name, settings in self.build_sweeps(scale).items():
             if settings.get("steps", 0) < 2:
-                raise UsageError(f"{name} states no number of steps at scale {scale} that could be halved.")
-
-        def halve(settings: Mapping[str, Any]) -> dict[str, Any]:
-            return {key: value // 2 if key == "steps" else value for key, value in settings.items()}
-
-        of_series = {name: halve(given) for name, given in at.per_series.items()}
-        changed = replace(at, settings=halve(at.settings), per_series=of_series)
-        series = {name: halve(given) for name, given in self.series.items()}
-        return replace(self, series=series, scales={**self.scales, scale: changed})
+                raise UsageError(f"{name} has no setting `steps` of 2 or more at scale {scale} to be halved.")
+            defaults = {key: each.default for key, each in objective[settings["recipe"]].settings.items()}
+            known = {**defaults, **settings}
+            lengths[name] = {key: known[key] // 2 for key in COUNTED_IN_STEPS if known.get(key)}
+        of_series = {name: {**at.per_series.get(name, {}), **lengths[name]} for name in self.series}
+        return replace(self, scales={**self.scales, scale: replace(at, per_series=of_series)})
 
     def with_series(self, names: Sequence[str]) -> "Experiment":
         """Return the experiment with some of its series, and those that they refine or are as large as."""
@@ -362,7 +363,7 @@ class ExperimentRegistry(Registry[Callable[..., Any], Experiment]):
         place = reference or (f"{PLACES[kind]} {number}" if kind in PLACES else "")
         year = year or (int(paper[-4:]) if paper[-4:].isdigit() else None)
         if isinstance(claims, Mapping):
-            claims = tuple(find if isinstance(find, Claim) else Claim(text, find) for text, find in claims.items())
+            claims = tuple(Claim(text, find) if callable(find) else find for text, find in claims.items())
         place = f"{paper}, {place}" if place else ""
         return super().__call__(name, year=year, reference=place, claims=claims, **facts)
 

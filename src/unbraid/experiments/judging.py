@@ -6,8 +6,8 @@
                     ends below 2/3). With several estimates, intervals are wider for this purpose
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
-An estimate has settled if its verdict would be the same after as many steps again: at the pace of the last fifth, or,
-if there are runs of half the steps, after moving as far again as from them to the whole runs.
+An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth. If it
+would not, but there are runs of half the steps, they decide: the estimate moves as far again as from them.
 Whoever adds seeds until a claim is settled will settle false ones, too: at the k-th look, intervals have the level
 1 - 0.1 / k.
 """
@@ -57,12 +57,12 @@ def judge(claim: Claim, results: Results) -> Verdict:
     if verdict == "inconclusive":
         found += _suggest_seeds(evidence, count_seeds(claim, results), looks)
     if claim.trained and results.earlier is not None:
-        if half := _find_half(claim, results, len(evidence)):
-            verdict, drift = _compare_with_half(half, evidence, verdict)
-        else:
-            earlier = replace(results.earlier, whole=results)
-            verdict, drift = _judge_settling(claim, earlier, evidence, verdict, bool(small))
-        found = f"{found}. {drift}"
+        earlier = replace(results.earlier, whole=results)
+        settled, drift = _judge_settling(claim, earlier, evidence, verdict, bool(small))
+        half = _find_half(claim, results, evidence, looks) if settled != verdict else ()
+        if half:
+            settled, drift = _compare_with_half(half, evidence, verdict)
+        verdict, found = settled, f"{found}. {drift}"
     return Verdict(claim.text, verdict, f"{found}.", evidence, looks)
 
 
@@ -128,40 +128,43 @@ def _judge_settling(
     return verdict, words + (", away from the bound" if further else "")
 
 
+def _find_half(claim: Claim, results: Results, evidence: Sequence[Evidence], looks: int) -> tuple[Evidence, ...]:
+    """Return the same evidence from runs of half the steps; none if they lack seeds, series or scores."""
+    shorter = results.shorter
+    try:
+        if shorter is None or count_seeds(claim, shorter) < MIN_SEEDS:
+            return ()
+        half = _find_evidence(claim, shorter, looks)
+    except MissingResultsError:
+        return ()
+    known = all(math.isfinite(end) for each in half for end in each.estimate[:3])
+    return half if known and [each.what for each in half] == [each.what for each in evidence] else ()
+
+
 def _compare_with_half(
     half: Sequence[Evidence], evidence: Sequence[Evidence], verdict: VerdictWord
 ) -> tuple[VerdictWord, str]:
-    """Return the verdict, inconclusive if twice the steps might change it, and the evidence with half of them."""
+    """Return the verdict, inconclusive if twice the steps might change it, and the estimates with half of them."""
     words = f"With half of the steps: {', '.join(str(each.estimate) for each in half)}"
     moved = [_double_steps(now, then) for now, then in zip(evidence, half, strict=True)]
-    if verdict == "inconclusive" or combine_verdicts(moved) == verdict:
+    if combine_verdicts(moved) == verdict:
         return verdict, words
     return "inconclusive", f"{words}; moving as far again would change the verdict ({verdict})"
 
 
-def _find_half(claim: Claim, results: Results, count: int) -> list[Evidence]:
-    """Return the `count` pieces of evidence from runs of half the steps; none if they lack seeds, series or scores."""
-    shorter = results.shorter
-    if shorter is None or shorter.seeds < MIN_SEEDS:
-        return []
-    try:
-        half = claim.evidence(shorter)
-    except MissingResultsError:
-        return []
-    known = all(math.isfinite(end) for each in half for end in each.estimate[:3])
-    return half if known and len(half) == count else []
-
-
 def _double_steps(now: Evidence, half: Evidence) -> Evidence:
-    """Return evidence after twice the steps, if it moves as far again as from half of them.
+    """Return evidence after twice the steps, if its estimate moves as far again as from half of them.
 
-    That is the most that it moves if learning curves flatten. From an estimate e and that with half of the steps, h, it
-    comes to 2 e - h, with a half width of sqrt((2 w_e)^2 + w_h^2), since runs of both lengths are independent.
+    That is the most that it moves if learning curves flatten. The estimate e moves to 2 e - h, where h is that with
+    half of the steps. Runs of both lengths are independent, so its half width is sqrt((2 w_e)^2 + w_h^2).
     """
-    widths = [each.estimate.high - each.estimate.low for each in (now, half)]
-    factor = math.hypot(2 * widths[0], widths[1]) / widths[0] if widths[0] > 0 else 1.0
-    drift = now.estimate.value - half.estimate.value
-    return replace(now, estimate=now.estimate.move(drift).stretch(factor))
+    e, h = now.estimate, half.estimate
+    moved = e.move(e.value - h.value)
+    low = moved.value - math.hypot(2 * (e.value - e.low), h.high - h.value)
+    high = moved.value + math.hypot(2 * (e.high - e.value), h.value - h.low)
+    widened = (high - low) / (e.high - e.low) if e.high > e.low else 1.0
+    chance = moved.chance and moved.chance.stretch(widened)
+    return replace(now, estimate=moved._replace(low=low, high=high, chance=chance))
 
 
 def _deepens(evidence: Evidence, drift: float) -> bool:

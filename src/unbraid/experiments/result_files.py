@@ -29,7 +29,7 @@ def read_runs(path: Path, facts: Experiment, scale: str) -> Results:
             found = {each.removesuffix(AT_SNAPSHOT): _read_score(each, row[each], measures) for each in named}
             kept.append(Member(f"{row['series']}/{number}", at, row["state"], "", found))
     earlier = Results(tuple(members[AT_SNAPSHOT]), scale) if any(m.scores for m in members[AT_SNAPSHOT]) else None
-    return Results(tuple(members[""]), scale, earlier=earlier)
+    return Results(tuple(members[""]), scale, earlier=earlier, ranges=facts.ranges)
 
 
 def _read_score(column: str, text: str, measures: Measures) -> Score:

@@ -29,7 +29,7 @@ from unbraid.experiments.base import (
     find_experiments,
 )
 from unbraid.experiments.derived_series import match_size, refine_series
-from unbraid.experiments.half_length import describe_half, read_half, write_half
+from unbraid.experiments.half_length import RECORD, describe_half, read_half, write_half
 from unbraid.experiments.judging import judge
 from unbraid.experiments.measuring import choose_metrics
 from unbraid.experiments.model_cache import ModelCache
@@ -93,17 +93,20 @@ def reproduce(
     them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights, unless
     a second stage on them is missing. `seeds` replaces the scale's seeds: more of them settle claims that the scale
     leaves open. `series` names the only ones to train; claims about others then have no verdict. `half` trains for half
-    of the steps and judges nothing; beside its scores, the claims of whole runs are judged by how far they moved.
+    of the steps and judges nothing. Where its scores exist, claims whose estimates still move are judged by them.
     """
     names = find_experiments(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
+    if half and len(names) > 1:
+        names = [each for each in names if experiment[each].facts.measure is None]
     entries = {each: _choose_part(each, scale, seeds, series, half) for each in names}  # before anything is trained
     options = _describe_part(seeds, series) + (" --half" if half else "")
     for each in names:
-        refuse_smaller_scale(Path(out) / each, scale)
-        if not half and (series or isinstance(seeds, range)):
-            refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options))
+        record = RECORD if half else "verdicts.json"
+        refuse_smaller_scale(Path(out) / each, scale, record)
+        if series or isinstance(seeds, range):
+            refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options), record)
     source = None if runs is None else Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
         places = (Path(root), Path(out), device, source, half)
@@ -146,6 +149,7 @@ def _reproduce_one(
 ) -> Reproduction:
     name, facts, started = entry.name, entry.facts, time.time()
     paper = name.partition("/")[0]
+    shorter = None if half else read_half(out / name, experiment[name].facts, scale)  # before anything is trained
     with _add_minutes(root / paper / "minutes.json", f"{name} {scale}{options}") as read_total:
         if facts.measure is not None:
             with name_slow_work(f"{name}: measuring"):
@@ -158,10 +162,10 @@ def _reproduce_one(
     trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
     made = Reproduction(name, scale, out / name, (), len(runs), trained, provenance.minutes, tuple(notes))
     if half:
-        write_half(out / name, results, provenance)
+        write_half(out / name, facts, results, provenance, notes)
         return made
-    results = replace(results, shorter=read_half(out / name, facts, scale), ranges=facts.ranges)
-    results = replace(results, looks=count_looks(out / name, scale, len(runs), facts.claims))
+    looks = count_looks(out / name, scale, len(runs), facts.claims)
+    results = replace(results, shorter=shorter, looks=looks, ranges=facts.ranges)
     with name_slow_work(f"{name}: testing the claims"):
         verdicts = tuple(judge(claim, results) for claim in facts.claims)
     notes += [describe_half(out / name)] if results.shorter else []
@@ -207,12 +211,13 @@ class _Training:
     scores_later: bool = False
     """True if sweeps only train, because `SeriesScoring` measures their metrics beside the next training."""
     snapshots: bool = True
-    """True if runs keep a snapshot to see if their scores have settled; not at `smoke`, which has no verdicts."""
+    """True if runs shall keep a snapshot, to see if their scores have settled."""
     notes: list[str] = field(default_factory=list)
     done: dict[str, tuple[Series, list[Member]]] = field(default_factory=dict)
 
     @property
     def cadence(self) -> Cadence | None:
+        """When runs keep a snapshot; never at `smoke`, which has no verdicts."""
         return Cadence(snapshot=SNAPSHOT_SHARE) if self.snapshots and self.scale != "smoke" else None
 
     def run_series(self, name: str, settings: Mapping[str, Any]) -> tuple[Series, list[Member]]:

@@ -30,8 +30,9 @@ RULE = (
     "small to be seen: fewer than two of three choices of one seed per setting show its sign, by the interval of their "
     "share. Otherwise it is *inconclusive*, as with fewer than 3 seeds, or if its estimates had "
     "not settled: if as many steps again, at the pace at which they moved in the last fifth of training, would change "
-    "the verdict. Runs with as many steps as the paper or its authors' code states are not asked to settle. Where a "
-    "claim got further seeds, its intervals have the level 1 - .1 / k at the k-th look."
+    "the verdict (and, where there are runs of half the steps, moving as far again as from those would, too). Runs "
+    "with as many steps as the paper or its authors' code states are not asked to settle. Where a claim got further "
+    "seeds, its intervals have the level 1 - .1 / k at the k-th look."
 )
 
 OPEN_SETTINGS = "Where a paper leaves a setting open, scale `paper` has a choice of ours; the notes below say which."
@@ -78,22 +79,22 @@ def find_commit() -> str:
         return os.environ.get("UNBRAID_COMMIT") or f"version {__version__}"
 
 
-def refuse_smaller_scale(folder: Path, scale: str) -> None:
-    """Raise if `folder` holds results of a larger scale."""
-    stored = folder / "verdicts.json"
+def refuse_smaller_scale(folder: Path, scale: str, record: str = "verdicts.json") -> None:
+    """Raise if `folder` holds results of a larger scale, by their `record`."""
+    stored = folder / record
     try:
         present = json.loads(stored.read_text(encoding="utf-8"))["scale"] if stored.exists() else scale
         larger = SCALES.index(present) > SCALES.index(scale)
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{stored} is no file of verdicts; choose another place with --out.") from error
+        raise UsageError(f"{stored} is no record of results; choose another place with --out.") from error
     if larger:
         raise UsageError(f"{folder} holds results at scale {present}; choose another place for {scale} with --out.")
 
 
-def refuse_replacing_whole(folder: Path, command: str) -> None:
+def refuse_replacing_whole(folder: Path, command: str, record: str = "verdicts.json") -> None:
     """Raise if `folder` holds results of a command that is not this one, which trains a part of the experiment."""
     try:
-        stored = str(json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))["command"])
+        stored = str(json.loads((folder / record).read_text(encoding="utf-8"))["command"])
     except (OSError, ValueError, KeyError, TypeError):
         return  # no results are lost
     if not stored.startswith(command):
