@@ -206,10 +206,16 @@ def order_tasks(tasks: Sequence[Task]) -> list[tuple[Task, float]]:
     return order
 
 
-def plan_tasks(
-    papers: Sequence[str], scale: str, results: Path, stand_ins: bool, half: bool = False
-) -> tuple[list[tuple[Task, float]], list[Row]]:
-    """Return what is worth running, in order, and the open claims that it would not settle.
+class Plan(NamedTuple):
+    """Tasks in order with their minutes, open claims that they would not settle, and tasks whose data are missing."""
+
+    order: list[tuple[Task, float]]
+    left: list[Row]
+    without_data: list[Task]
+
+
+def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool, half: bool = False) -> Plan:
+    """Return what is worth running, in order.
 
     `papers` names papers or experiments; an experiment may have its number of seeds behind an @. With `half` these are
     the runs of half the steps of experiments with claims whose estimates had not settled.
@@ -230,7 +236,8 @@ def plan_tasks(
     ]
     allowed = [task for task in tasks if stand_ins or not task.missing]
     left = [row for task in allowed for row in rows[task.name] if row.claim not in task.claims]
-    return order_tasks([task for task in allowed if task.claims]), left
+    without_data = [task for task in tasks if task not in allowed and task.claims]
+    return Plan(order_tasks([task for task in allowed if task.claims]), left, without_data)
 
 
 def print_rows(rows: Sequence[Sequence[object]]) -> None:
@@ -245,18 +252,24 @@ def describe_seeds(task: Task) -> str:
     return str(task.seeds or "")
 
 
-def print_plan(order: Sequence[tuple[Task, float]], left: Sequence[Row], minutes: float) -> None:
+def print_plan(plan: Plan, minutes: float) -> None:
     rows: list[Sequence[object]] = [("experiment", "open claims", "seeds", "minutes", "sum")]
     total = 0.0
-    for task, cost in order:
+    for task, cost in plan.order:
         total += cost
         so_far = f"{total:.1f}" + (" *" if total > minutes else "")
         rows.append((task.name, len(task.claims), describe_seeds(task), f"{cost:.1f}", so_far))
-    print_rows(rows)
-    print(f"{sum(len(task.claims) for task, _ in order)} open claims; * is beyond {minutes:g} minutes.")
-    if left:
-        print(f"{len(left)} more would stay open:")
-        print_rows([(row.experiment, row.claim, row.reason) for row in left])
+    if plan.order:
+        print_rows(rows)
+    print(f"{sum(len(task.claims) for task, _ in plan.order)} open claims; * is beyond {minutes:g} minutes.")
+    if plan.left:
+        print(f"{len(plan.left)} more would stay open:")
+        print_rows([(row.experiment, row.claim, row.reason) for row in plan.left])
+    if plan.without_data:
+        claims = sum(len(task.claims) for task in plan.without_data)
+        print(f"{claims} more wait for files (UNBRAID_DATA names their folder; --stand-ins runs without):")
+        for data in sorted({data for task in plan.without_data for data in task.missing}):
+            print(f"  {data}: {', '.join(task.name for task in plan.without_data if data in task.missing)}")
 
 
 @contextmanager
@@ -366,17 +379,14 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     asked = (arguments.names, arguments.scale, arguments.results, arguments.stand_ins, arguments.half)
-    order, left = plan_tasks(*asked)
+    plan = plan_tasks(*asked)
     names = [name.partition("@")[0] for name in arguments.names]
     if names and set(names) <= set(experiment):
-        order.sort(key=lambda entry: names.index(entry[0].name))
-    if not order:
-        print("Nothing to run: every claim has a verdict, or its data are missing (--stand-ins).")
-        return
-    print_plan(order, left, arguments.minutes)
-    if not arguments.plan:
+        plan.order.sort(key=lambda entry: names.index(entry[0].name))
+    print_plan(plan, arguments.minutes)
+    if plan.order and not arguments.plan:
         with keep_loaded(), keep_scores_often(arguments.root, arguments.keep):
-            rows = run(order, arguments)
+            rows = run(plan.order, arguments)
         print_rows([("experiment", "claim", "verdict", "why"), *rows])
 
 

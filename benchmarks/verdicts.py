@@ -164,16 +164,24 @@ def _format(piece: Mapping[str, Any]) -> str:
     return f"{piece['what']}: {piece['value']:.3g}{ends}"
 
 
-def _count_seeds(name: str, claim: str, results: Path) -> int:
-    """Return the seeds of the series that a claim reads, or, without stored runs, the most of any setting."""
+def _count_seeds(name: str, verdict: Mapping[str, Any], results: Path) -> tuple[int, str]:
+    """Return the seeds of the setting that has the fewest, of the series that a claim reads, and their number in words.
+
+    Without stored runs, these are the series that its evidence names, or all if it names none.
+    """
     from judge_again import read_results
 
     if (runs := results / name / "runs.csv").exists():
-        found = next(each for each in experiment[name].facts.claims if each.text == claim)
-        return count_seeds(found, read_results(runs, name, "budget"))
+        found = next(each for each in experiment[name].facts.claims if each.text == verdict["claim"])
+        seeds = count_seeds(found, read_results(runs, name, "budget"))
+        return seeds, str(seeds)
     with (results / name / "table.csv").open(newline="") as handle:
-        counts = [row["runs"].split(" ")[0] for row in csv.DictReader(handle) if row.get("runs")]
-    return max((int(count) for count in counts), default=0)
+        counts = [(row["series"], int(row["runs"].split(" ")[0])) for row in csv.DictReader(handle) if row.get("runs")]
+    words = " ".join(piece["what"] for piece in verdict["evidence"])
+    own = [n for series, n in counts if re.search(rf"(?<![\w-]){re.escape(series)}(?![\w-])", words)]
+    own = own or [n for _, n in counts]
+    low, high = min(own, default=0), max(own, default=0)
+    return low, str(low) if low == high else f"{low} to {high}"
 
 
 def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Path, looks: int) -> tuple[str, float]:
@@ -183,7 +191,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
         return f"The runs had not settled: about {minutes:.0f} GPU minutes with snapshots at `budget`.", math.nan
     if piece is None or piece["value"] is None or piece["low"] is None:
         return "The estimate is missing.", math.nan
-    seeds = _count_seeds(name, verdict["claim"], results)
+    seeds, counted = _count_seeds(name, verdict, results)
     state = _describe_unsettled(piece, verdict["why"])
     if seeds >= MIN_SEEDS and state:
         if (results / name / "half.csv").exists():
@@ -197,9 +205,9 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     if math.isinf(needed):
         return f"The effect seen is next to the bound: more than {MAX_SEEDS:,} seeds.", math.inf
     minutes = max(1, round(_estimate_addition(name, verdict["claim"], int(needed), results)))
-    problem = f"The interval crosses the bound with {seeds} seeds"
+    problem = f"The interval crosses the bound with {counted} seeds"
     if _read_evidence(piece).lies_outside:
-        problem = f"With {seeds} seeds this interval lies outside; as one of {len(pieces)}, it would have to be wider"
+        problem = f"With {counted} seeds this interval lies outside; as one of {len(pieces)}, it would have to be wider"
     return f"{problem}: about {needed}, {minutes} GPU minutes.", needed
 
 

@@ -102,7 +102,7 @@ def test_stored_intervals_of_correlations_end_at_1():
 
 
 def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(tmp_path):
-    order, left = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True)
+    order, left, _ = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True)
     listed = [(task.name, claim) for task, _ in order for claim in task.claims]
     listed += [(row.experiment, row.claim) for row in left]
     assert sorted(listed) == sorted(
@@ -111,13 +111,13 @@ def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(t
     first, cost = order[0]
     assert all(len(first.claims) / cost >= len(task.claims) / max(task.minutes(), 0.1) for task, _ in order)
     (tmp_path / "protocol.json").write_text((RESULTS / "protocol.json").read_text("utf-8"))
-    order, left = run_papers.plan_tasks([], "budget", tmp_path, stand_ins=True)  # nothing has been run
+    order, left, _ = run_papers.plan_tasks([], "budget", tmp_path, stand_ins=True)  # nothing has been run
     assert (len(order), left) == (len(experiment), [])
     assert sum(minutes for _, minutes in order) < 0.8 * sum(task.minutes() for task, _ in order)
 
 
 def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
-    order, left = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, half=True)
+    order, left, _ = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, half=True)
     listed = [(task.name, claim) for task, _ in order for claim in task.claims]
     rows = [row for name in experiment for row in verdicts.find_open_claims(name, RESULTS)]
     moving = [
@@ -127,6 +127,22 @@ def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
     assert not left
     for task, minutes in order:
         assert minutes < run_papers.build_task(task.name, "budget", [], set()).minutes()
+
+
+def test_the_plan_says_which_claims_wait_for_files(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("UNBRAID_DATA", str(tmp_path))
+    shutil.copy(RESULTS / "protocol.json", tmp_path)  # without results every claim is open
+    assert not run_papers.plan_tasks(["split2020"], "budget", tmp_path, stand_ins=True).without_data
+    plan = run_papers.plan_tasks(["split2020"], "budget", tmp_path, stand_ins=False)
+    waiting = {task.name: task for task in plan.without_data}
+    assert set(waiting) == {f"split2020/fig{number}" for number in (6, 7, 8, 10)}
+    assert not set(waiting) & {task.name for task, _ in plan.order}
+    run_papers.print_plan(plan, 30.0)
+    count = sum(len(task.claims) for task in waiting.values())
+    assert capsys.readouterr().out.endswith(
+        f"{count} more wait for files (UNBRAID_DATA names their folder; --stand-ins runs without):\n"
+        f"  cars3d: {', '.join(waiting)}\n"
+    )
 
 
 def test_pages_of_older_and_withdrawn_verdicts_say_so():
@@ -156,7 +172,7 @@ def test_the_plan_asks_for_the_seeds_that_open_claims_need(tmp_path):
     assert (task.claims, task.seeds) == (["claim 3", "claim 4"], None)
     assert choose(never, row(5)).claims == []
     shutil.copy(RESULTS / "protocol.json", tmp_path)  # without results every claim is open
-    order, _ = run_papers.plan_tasks(["split2020/fig7@25"], "budget", tmp_path, stand_ins=True)
+    order, *_ = run_papers.plan_tasks(["split2020/fig7@25"], "budget", tmp_path, stand_ins=True)
     assert [(task.name, task.seeds) for task, _ in order] == [("split2020/fig7", 25)]
 
 
@@ -307,6 +323,20 @@ def test_an_interval_beyond_its_bound_that_still_moves_needs_steps_not_seeds():
     small = verdict | {"why": f"46% of all choices have this sign, 66% at most; two of three should. {moves}"}
     reason, _ = verdicts._explain_open(small, "msvae2020/fig29", crossing, RESULTS, 1)
     assert reason.startswith("The difference is too small to be seen, but still moves: about ")
+
+
+def test_seeds_of_results_without_runs_are_those_of_the_series_that_a_claim_names(tmp_path):
+    folder = tmp_path / "chen2018/fig3"
+    folder.mkdir(parents=True)
+    rows = [("VAE", "", 10), ("beta-VAE", "", 8), ("FactorVAE", 4, 3), ("FactorVAE", 79, 5), ("beta-TCVAE", "", 10)]
+    write_csv(folder / "table.csv", [dict(zip(("series", "gamma", "runs"), row, strict=True)) for row in rows])
+
+    def count(what):
+        return verdicts._count_seeds("chen2018/fig3", {"claim": "", "evidence": [{"what": what}]}, tmp_path)
+
+    assert count("median MIG, beta-VAE minus FactorVAE at its best gamma (79)") == (3, "3 to 8")
+    assert count("share of beta-TCVAE runs with MIG below 0.3") == (10, "10")
+    assert count("a statistic of all runs") == (3, "3 to 10")
 
 
 def test_scores_read_again_keep_the_range_of_their_metric(tmp_path):
