@@ -20,7 +20,7 @@ from judge_again import judge_again, read_results
 
 from unbraid import atomic
 from unbraid.experiments import experiment
-from unbraid.experiments.judging import find_series
+from unbraid.experiments.combining import find_series
 from unbraid.experiments.writing import read_looks
 from unbraid.report.tables import write_csv
 

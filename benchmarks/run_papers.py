@@ -58,7 +58,7 @@ from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.experiments import StandIn, experiment, reproduce
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
-from unbraid.experiments.judging import count_seeds, find_series
+from unbraid.experiments.combining import count_seeds, find_series
 from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted

@@ -19,7 +19,8 @@ from typing import Any
 
 from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
-from unbraid.experiments.judging import MAX_SEEDS, MIN_SEEDS, count_needed_seeds, count_seeds
+from unbraid.experiments.combining import MIN_SEEDS, count_seeds
+from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
 from unbraid.experiments.statistics import Chance, Estimate
 from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018

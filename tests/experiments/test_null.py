@@ -13,8 +13,9 @@ import pytest
 from scipy.stats import norm
 
 from tests.support.results import member
-from unbraid.experiments import Claim, Results, base, experiment, judge, judging, statistics
+from unbraid.experiments import Claim, Results, base, experiment, judge, settling, statistics
 from unbraid.experiments.base import Evidence
+from unbraid.experiments.combining import combine_verdicts
 from unbraid.experiments.evidence import (
     bound_difference,
     combine,
@@ -27,7 +28,7 @@ from unbraid.experiments.evidence import (
     find_one,
     group_series,
 )
-from unbraid.experiments.judging import combine_verdicts, count_needed_seeds
+from unbraid.experiments.judging import count_needed_seeds
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
 
@@ -340,5 +341,5 @@ def test_half_lengths_rarely_pass_what_vanishes_and_mostly_what_stays(whole, hal
     for _ in range(repetitions):
         now, then = draw_gap(whole, 10), draw_gap(half, 5)
         if (verdict := combine_verdicts(now)) == "holds":
-            passed += judging._compare_with_half(then, now, verdict)[0] == "holds"
+            passed += settling._compare_with_half(then, now, verdict)[0] == "holds"
     assert least <= passed / repetitions <= most

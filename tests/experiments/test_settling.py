@@ -13,7 +13,7 @@ from tests.support.messages import names, naming
 from tests.support.results import made_up, member
 from unbraid import sweep
 from unbraid.errors import UsageError
-from unbraid.experiments import Claim, Results, Scale, experiment, judge, judging, reproduce, running
+from unbraid.experiments import Claim, Results, Scale, experiment, judge, reproduce, running, settling
 from unbraid.experiments.base import Evidence, Experiment
 from unbraid.experiments.evidence import combine, compare_at_each, compare_means, compare_pairs, find_mean
 from unbraid.experiments.statistics import Estimate
@@ -130,7 +130,7 @@ def test_the_noise_of_both_lengths_counts():
 
 def test_an_estimate_without_width_gets_that_of_the_half_length():
     exact, wide = Evidence("x", Estimate(0.5, 0.5, 0.5), low=0.0), Evidence("x", Estimate(0.4, -1.0, 1.8), low=0.0)
-    moved = judging._double_steps(exact, wide).estimate
+    moved = settling._double_steps(exact, wide).estimate
     assert moved[:3] == pytest.approx((0.6, 0.6 - 1.4, 0.6 + 1.4))
 
 
@@ -220,7 +220,7 @@ def test_half_of_the_steps_are_trained_stored_and_used(place, monkeypatch):
     assert stored == {"half.csv", "half.json"}
     configs = [RunFolder(path.parent).config for path in (place / "halves").rglob("runs/*/config.yaml")]
     assert [config.training.steps for config in configs] == [10, 10, 10]
-    monkeypatch.setattr(judging, "_judge_settling", lambda *given: ("inconclusive", "It moves"))
+    monkeypatch.setattr(settling, "_compare_with_snapshots", lambda *given: ("inconclusive", "It moves"))
     (whole,) = reproduce("mine/fig1", **where)
     assert names(whole.verdicts[0].why, "half of the steps")
     assert names((whole.folder / "README.md").read_text(), "half.csv", "--half")

@@ -10,8 +10,9 @@ from scipy.stats import norm, t
 from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
+from unbraid.experiments.combining import combine_verdicts, count_seeds, find_series
 from unbraid.experiments.evidence import compare_means, find_mean
-from unbraid.experiments.judging import combine_verdicts, count_needed_seeds, count_seeds, find_series
+from unbraid.experiments.judging import count_needed_seeds
 from unbraid.experiments.statistics import Chance, Estimate, widen_for
 from unbraid.papers.chen2018.code_scores import HIGGINS_AT
 from unbraid.papers.chen2018.setup import ELBO, MIG, TC
