@@ -20,11 +20,13 @@ import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
 from unbraid.experiments import Results, experiment, judge
-from unbraid.experiments.half_length import START_OF_NOTE, describe_half, read_half
+from unbraid.experiments.half_length import STARTS_OF_NOTES, attach_half, read_half
 from unbraid.experiments.result_files import read_runs
 from unbraid.experiments.writing import Provenance, find_commit, read_looks, write_results
 
-UNCHANGED_FACTS = ("command", "scale", "commit", "versions", "device", "minutes", "runs")
+UNCHANGED_FACTS = ("command", "scale", "commit", "versions", "device", "minutes", "runs", "networks")
+
+AGAIN = "Intervals and verdicts were computed again at commit"
 
 
 class StoredProvenance(Provenance):
@@ -33,13 +35,26 @@ class StoredProvenance(Provenance):
     record: Mapping[str, Any] = {}
 
     def as_record(self) -> dict[str, Any]:
-        return {key: self.record[key] for key in UNCHANGED_FACTS}
+        return {key: self.record[key] for key in UNCHANGED_FACTS if key in self.record}
 
 
 def read_results(path: Path, name: str, scale: str) -> Results:
-    """Return the results of an experiment from `runs.csv`, with its runs of half the steps if there are any."""
-    facts = experiment[name].facts
-    return replace(read_runs(path, facts, scale), shorter=read_half(path.parent, facts, scale))
+    """Return the results of an experiment from `runs.csv`."""
+    return read_runs(path, experiment[name].facts, scale)
+
+
+def read_judged(name: str, record: Mapping[str, Any], folder: Path) -> tuple[Results, list[str]]:
+    """Return the results that the claims of an experiment are judged by, and the notes of its page.
+
+    Runs of half the steps are beside the whole ones, if there are any that are comparable.
+    """
+    facts, page = experiment[name].facts, (folder / "README.md").read_text("utf-8")
+    listed = [line[2:] for line in page.partition("## Settings")[2].splitlines() if line.startswith("- ")]
+    own = [note for note in listed if note not in facts.notes and not note.startswith((AGAIN, *STARTS_OF_NOTES))]
+    whole = replace(read_results(folder / "runs.csv", name, record["scale"]), looks=read_looks(record, facts.claims))
+    half = read_half(folder, facts, record["scale"])
+    results, of_half = attach_half(whole, half, record.get("networks", {}), own)
+    return results, [*facts.notes, *own, *record.get("notes", ()), *of_half]
 
 
 def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) -> None:
@@ -52,22 +67,16 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
     if seeds := re.search(r" --seeds (?:(\d+):)?(\d+)", before["command"]):
         wanted = range(int(seeds[1] or 0), int(seeds[2]))
         entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], wanted))
-    figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
+    figure = folder / "figure.png"
     picture = figure.read_bytes()
-    results = replace(
-        read_results(folder / "runs.csv", name, before["scale"]), looks=read_looks(before, entry.facts.claims)
-    )
+    results, notes = read_judged(name, before, folder)
     verdicts = tuple(judge(claim, results) for claim in entry.facts.claims)
     for verdict in verdicts:
         if not verdict.evidence:
             raise SystemExit(f"{name}: '{verdict.claim}' cannot be judged from runs.csv: {verdict.why}")
     provenance = StoredProvenance("", before["scale"], 0.0, 0, torch.device("cpu"))
     StoredProvenance.record = before
-    again = "Intervals and verdicts were computed again at commit"
-    listed = [line[2:] for line in page.partition("## Settings")[2].splitlines() if line.startswith("- ")]
-    own = [note for note in listed if note not in entry.facts.notes and not note.startswith((again, START_OF_NOTE))]
-    half = [describe_half(folder)] if results.shorter else []
-    notes = [*entry.facts.notes, *own, *before.get("notes", ()), *half, f"{again} {find_commit()}."]
+    notes += [f"{AGAIN} {find_commit()}."]
     lacks = write_results(folder, entry, results, verdicts, provenance, notes)  # the models of the figure
     for lacking in lacks:
         made = (folder / "README.md").read_text("utf-8").replace(f"\n- {lacking}", "")

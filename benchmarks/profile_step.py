@@ -133,7 +133,7 @@ def profile_setting(setting: Setting, execution: Execution, seconds: float, vari
         "members": setting.members,
         "precision": setting.precision,
         "execution": state.execution,
-        "network": setting.network,
+        "network": "" if variant else setting.network,
         "variant": variant,
         "images_per_second": round(rate),
         "microseconds_per_step": round(step, 1),

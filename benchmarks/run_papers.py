@@ -24,7 +24,9 @@ the series that the claims read are trained, with further seeds (`10:36 of Facto
 adds them to the stored results.
 
 Claims whose estimates had not settled need runs of half the steps, which show how far they moved. `--half` trains
-those instead; copy their half.csv and half.json beside the stored results, and judge these again.
+those instead, with as many seeds as are stored; copy their half.csv and half.json beside the stored results, and judge
+these again. Scores by a classifier count only if the same one measured the whole runs, so run both lengths on one
+machine, or carry `UNBRAID_DATA/classifiers` along.
 
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
@@ -51,7 +53,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from judge_again import read_results
-from verdicts import HALF_LENGTH, Row, find_open_claims
+from verdicts import HALF_LENGTH, NOT_RUN, Row, find_open_claims
 
 from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
@@ -206,6 +208,17 @@ def order_tasks(tasks: Sequence[Task]) -> list[tuple[Task, float]]:
     return order
 
 
+def all_run(rows: Sequence[Row]) -> bool:
+    """Return whether all claims of an experiment have been judged; otherwise its whole runs come first."""
+    return all(row.verdict != NOT_RUN for row in rows)
+
+
+def count_stored_seeds(name: str, rows: Sequence[Row], results: Path) -> int:
+    """Return the seeds of the stored runs that some claims read."""
+    stored, texts = read_results(results / name / "runs.csv", name, "budget"), {row.claim for row in rows}
+    return max(count_seeds(claim, stored) for claim in experiment[name].facts.claims if claim.text in texts)
+
+
 class Plan(NamedTuple):
     """Tasks in order with their minutes, open claims that they would not settle, and tasks whose data are missing."""
 
@@ -225,12 +238,15 @@ def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool
     chosen = {paper.partition("@")[0] for paper in papers}
     names = [name for name in experiment if not chosen or name in chosen or name.partition("/")[0] in chosen]
     rows = {name: find_open_claims(name, results) for name in names}
-    if half:
-        rows = {name: [row for row in rows[name] if HALF_LENGTH in row.reason] for name in names}
-        names = [name for name in names if rows[name]]
+    if half:  # beside results of which every claim can be judged again
+        rows = {
+            name: [row for row in each if HALF_LENGTH in row.reason] for name, each in rows.items() if all_run(each)
+        }
+        names = [name for name in names if rows.get(name)]
+        seeds = {name: count_stored_seeds(name, rows[name], results) for name in names} | seeds
     tasks = [
-        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds.get(name), half=half)
-        if half or name in seeds
+        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name], half=half)
+        if name in seeds
         else choose_task(name, scale, rows[name], absent, results)
         for name in names
     ]

@@ -21,6 +21,7 @@ from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
 from unbraid.experiments.combining import MIN_SEEDS, count_seeds
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
+from unbraid.experiments.settling import ASKED
 from unbraid.experiments.statistics import Chance, Estimate
 from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
@@ -195,7 +196,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     seeds, counted = _count_seeds(name, verdict, results)
     state = _describe_unsettled(piece, verdict["why"])
     if seeds >= MIN_SEEDS and state:
-        if (results / name / "half.csv").exists():
+        if ASKED in verdict["why"]:
             minutes = 2 * estimate_minutes(name)
             return f"{state}, but still moves: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
         minutes = max(1, round(estimate_minutes(name, half=True)))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from unbraid.experiments import experiment, judge, writing
+from unbraid.experiments.combining import count_seeds
 from unbraid.report.tables import write_csv
 
 ROOT = Path(__file__).parents[2]
@@ -119,14 +120,20 @@ def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(t
 def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
     order, left, _ = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, half=True)
     listed = [(task.name, claim) for task, _ in order for claim in task.claims]
-    rows = [row for name in experiment for row in verdicts.find_open_claims(name, RESULTS)]
+    rows = {name: verdicts.find_open_claims(name, RESULTS) for name in experiment}
     moving = [
-        row for row in rows if "still moves" in row.reason and not (RESULTS / row.experiment / "half.csv").exists()
+        (name, row.claim)
+        for name, each in rows.items()
+        for row in each
+        if verdicts.HALF_LENGTH in row.reason and all(other.verdict != verdicts.NOT_RUN for other in each)
     ]
-    assert sorted(listed) == sorted((row.experiment, row.claim) for row in moving)
+    assert sorted(listed) == sorted(moving)
     assert not left
     for task, minutes in order:
-        assert minutes < run_papers.build_task(task.name, "budget", [], set()).minutes()
+        stored = judge_again.read_results(RESULTS / task.name / "runs.csv", task.name, "budget")
+        assert task.seeds == max(count_seeds(claim, stored) for claim in experiment[task.name].facts.claims
+                                 if claim.text in task.claims)  # fmt: skip
+        assert minutes < run_papers.build_task(task.name, "budget", [], set(), task.seeds).minutes()
 
 
 def test_the_plan_says_which_claims_wait_for_files(monkeypatch, tmp_path, capsys):

@@ -1,9 +1,8 @@
 """Verdicts that wait until a claim's own estimate stops moving, and the snapshots that show whether it does."""
 
-import re
+import math
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +12,19 @@ from tests.support.messages import names, naming
 from tests.support.results import made_up, member
 from unbraid import sweep
 from unbraid.errors import UsageError
-from unbraid.experiments import Claim, Results, Scale, experiment, judge, reproduce, running, settling
-from unbraid.experiments.base import Evidence, Experiment
-from unbraid.experiments.evidence import combine, compare_at_each, compare_means, compare_pairs, find_mean
-from unbraid.experiments.statistics import Estimate
+from unbraid.experiments import Claim, Results, Scale, experiment, judge, running, settling
+from unbraid.experiments.base import Experiment, MissingResultsError
+from unbraid.experiments.evidence import (
+    combine,
+    compare_at_each,
+    compare_means,
+    compare_on_average,
+    compare_pairs,
+    find_mean,
+)
+from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.stored_runs import Source
-from unbraid.methods import objective
-from unbraid.store import RunFolder, load_tensors
+from unbraid.store import load_tensors
 from unbraid.training import Cadence
 
 SCORE, OTHER = "mig/exact", "tc/exact"
@@ -81,67 +86,155 @@ def with_half(gap, half, before, **facts):
     return replace(results(gap, before), shorter=results(half), **facts)
 
 
+def draw(gap, seeds=10, noise=0.0, start=0, seed=1):
+    """Runs of two series whose means differ by exactly `gap`, with noise that differs between calls by `seed`."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((2, seeds))
+    values = 0.2 + noise * (values - values.mean(1, keepdims=True)) + [[0.0], [gap]]
+    made = [member(n, start + k, {SCORE: v}) for n, row in zip("ab", values, strict=True) for k, v in enumerate(row)]
+    return Results(tuple(made), "small")
+
+
+def find_doubled(whole, half, claim=HIGHER):
+    return settling.find_doubled_evidence(claim, replace(whole, shorter=half))
+
+
 def test_runs_of_half_the_steps_tell_more_than_a_rate_that_falls_to_zero():
     assert judge(HIGHER, results(0.1, before=0.13)).verdict == "inconclusive"
-    settled = judge(HIGHER, with_half(0.1, half=0.12, before=0.13))  # 0.08 after twice the steps
+    settled = judge(HIGHER, with_half(0.1, half=0.12, before=0.13))  # 0.06 after twice the steps
     assert settled.verdict == "holds"
-    assert names(settled.why, "half of the steps", "0.123")
+    assert settled.why.endswith(
+        "Since 4/5 of training: -0.03. By runs of half the steps, twice as many give 0.0632 (0.0497..0.0766)."
+    )
     shrinking = judge(HIGHER, with_half(0.1, half=0.18, before=0.13))
     assert shrinking.verdict == "inconclusive"
-    assert names(shrinking.why, "half of the steps", "would change the verdict (holds)")
+    assert "would change the verdict (holds)" in shrinking.why
+    assert "By runs of half the steps, twice as many give -0.0568" in shrinking.why
 
 
-def test_half_lengths_do_not_reopen_what_the_snapshots_settled():
+@pytest.mark.parametrize("curve", [lambda t: 1.35 - math.sqrt(t), lambda t: 1.9 - t, lambda t: 0.9 - math.log2(t)])
+def test_twice_the_steps_are_not_promised_more_than_a_curve_that_flattens_keeps(curve):
+    """Each gap is above 0 at half and at all of the steps, and below 0 at twice as many; none bends the other way."""
+    half, whole, twice = curve(0.5), curve(1.0), curve(2.0)
+    assert half > whole > 0 > twice
+    (found,) = find_doubled(draw(whole), draw(half))
+    assert found.estimate.value <= twice + 1e-9
+    assert judge(HIGHER, replace(results(whole, before=2 * whole), shorter=draw(half))).verdict == "inconclusive"
+
+
+def test_half_lengths_do_not_reopen_what_the_snapshots_settled_but_are_told():
     verdict = judge(HIGHER, with_half(0.1, half=0.18, before=0.1))
     assert verdict.verdict == "holds"
-    assert "half of the steps" not in verdict.why
+    assert "By runs of half the steps, twice as many give -0.0568" in verdict.why
 
 
 def test_half_lengths_at_other_settings_tell_nothing():
-    at = compare_at_each("a", "b", "beta", SCORE, low=0.0)
-    whole, earlier, shorter = (
-        made_up({("a", beta): {SCORE: 0.2}, ("b", beta): {SCORE: 0.2 + gap}})
-        for beta, gap in ((1, 0.1), (1, 0.13), (2, 0.1))
-    )
-    verdict = judge(Claim("b is above a", at), replace(whole, earlier=earlier, shorter=shorter))
-    assert verdict.verdict == "inconclusive"
-    assert "half of the steps" not in verdict.why
-    same = judge(Claim("b is above a", at), replace(whole, earlier=earlier, shorter=whole))
-    assert same.verdict == "holds"
+    at = Claim("b is above a", compare_at_each("a", "b", "beta", SCORE, low=0.0))
+    average = Claim("b is above a", compare_on_average("a", "b", "beta", SCORE, low=0.0))
+
+    def make(gap, *betas):
+        return made_up({(name, beta): {SCORE: 0.2 + (gap if name == "b" else 0.0)} for name in "ab" for beta in betas})
+
+    for claim in (at, average):
+        moving = replace(make(0.1, 1, 4), earlier=make(0.13, 1, 4))
+        for betas in ((2, 8), (1,), (4,)):
+            verdict = judge(claim, replace(moving, shorter=make(0.1, *betas)))
+            assert (verdict.verdict, settling.ASKED in verdict.why) == ("inconclusive", False)
+        assert judge(claim, replace(moving, shorter=make(0.1, 1, 4))).verdict == "holds"
 
 
-def test_half_lengths_have_the_level_of_the_look():
-    once, again = (judge(HIGHER, with_half(0.1, 0.12, 0.13, looks={HIGHER.text: k})).why for k in (1, 4))
-    assert once.partition("With half")[2] != again.partition("With half")[2]
+def test_only_series_that_a_claim_reads_need_runs_of_half_the_steps():
+    moving = results(0.1, before=0.13)
+    other = tuple(member("c", k, {SCORE: 0.5}) for k in range(10))
+    both = replace(moving, members=(*moving.members, *other), shorter=results(0.12))
+    assert judge(HIGHER, both).verdict == "holds"
+
+
+def test_runs_are_paired_by_their_seeds():
+    """Noise that both lengths share is no reason to doubt, and runs without a partner are not counted."""
+    whole = draw(0.1, noise=0.05)
+    shared, other = (find_doubled(whole, draw(0.1, noise=0.05, seed=k))[0].estimate for k in (1, 2))
+    assert shared.value == pytest.approx(0.1)
+    now = HIGHER.evidence(whole)[0].estimate
+    assert shared.high - shared.low == pytest.approx(now.high - now.low, rel=0.1)
+    assert other.high - other.low == pytest.approx(math.sqrt(13) * (now.high - now.low), rel=0.5)
+    assert find_doubled(whole, draw(0.1, start=5))[0].estimate.value == pytest.approx(0.1, abs=0.15)
+    assert find_doubled(whole, draw(0.1, start=8)) == ()  # two partners of each
+    failed = tuple(m._replace(state="failed") for m in draw(0.1).members)
+    assert find_doubled(whole, Results(failed)) == ()
 
 
 def test_the_noise_of_both_lengths_counts():
-    now = results(0.1, before=0.13)
-    found = now.group_scores("b", None, SCORE)[None].mean() - now.group_scores("a", None, SCORE)[None].mean()
-
-    def half(spread):
-        at = {"a": (0.2 - spread, 0.2, 0.2 + spread), "b": (0.2 + found - spread, 0.2 + found, 0.2 + found + spread)}
-        made = [member(name, k, {SCORE: value}) for name, values in at.items() for k, value in enumerate(values)]
-        return replace(now, shorter=Results(tuple(made), "small"))
-
-    assert judge(HIGHER, half(0.005)).verdict == "holds"
-    assert judge(HIGHER, half(0.1)).verdict == "inconclusive"
+    moving = replace(draw(0.1, noise=0.01), earlier=draw(0.13, noise=0.01))
+    assert judge(HIGHER, replace(moving, shorter=draw(0.1, noise=0.01, seed=2))).verdict == "holds"
+    assert judge(HIGHER, replace(moving, shorter=draw(0.1, noise=0.2, seed=2))).verdict == "inconclusive"
+    assert judge(HIGHER, replace(draw(0.1), earlier=draw(0.13), shorter=draw(0.1, noise=0.2, seed=2))).verdict == (
+        "inconclusive"
+    )
 
 
-def test_an_estimate_without_width_gets_that_of_the_half_length():
-    exact, wide = Evidence("x", Estimate(0.5, 0.5, 0.5), low=0.0), Evidence("x", Estimate(0.4, -1.0, 1.8), low=0.0)
-    moved = settling._double_steps(exact, wide).estimate
-    assert moved[:3] == pytest.approx((0.6, 0.6 - 1.4, 0.6 + 1.4))
+def test_half_lengths_have_the_level_of_all_looks_at_either_length():
+    widths = []
+    for looks, tries in ((1, 1), (2, 1), (1, 2), (2, 3), (4, 1)):
+        half = replace(draw(0.1, seed=2, noise=0.05), looks={HIGHER.text: tries})
+        (found,) = find_doubled(replace(draw(0.1, noise=0.05), looks={HIGHER.text: looks}), half)
+        widths.append(found.estimate.high - found.estimate.low)
+    assert widths[0] < widths[1] == widths[2] < widths[3] == widths[4]
 
 
-SMALL_GAP = {("a", 1): {SCORE: 0.2}, ("b", 1): {SCORE: 0.23}}
+def test_a_share_of_pairs_moves_with_the_scores():
+    """Too small a difference stays refuted only if twice the steps would not show it."""
+    small = [draw(gap, seeds=60, noise=0.1) for gap in (0.01, 0.02)]
+    assert judge(HIGHER, small[0]).verdict == "does not hold"
+    growing = replace(small[0], earlier=draw(-0.04, seeds=60, noise=0.1))
+    assert judge(HIGHER, growing).verdict == "inconclusive"
+    assert judge(HIGHER, replace(growing, shorter=small[1])).verdict == "does not hold"
+    rising = draw(-0.04, seeds=60, noise=0.1)
+    assert judge(HIGHER, replace(growing, shorter=rising)).verdict == "inconclusive"
 
 
-@pytest.mark.parametrize("shorter", [made_up(SMALL_GAP, seeds=2), made_up({("a", 1): {SCORE: 0.2}})])
-def test_runs_of_half_the_steps_without_seeds_or_series_leave_it_to_the_snapshots(shorter):
-    verdict = judge(HIGHER, replace(results(0.1, before=0.1), shorter=shorter))
-    assert verdict.verdict == "holds"
+EQUAL = Claim("they are equal", compare_means("a", "b", SCORE, low=-0.05, high=0.05))
+
+
+def test_an_estimate_that_passes_through_its_range_refutes_nothing():
+    assert judge(EQUAL, replace(draw(-0.1), earlier=draw(-0.1))).verdict == "does not hold"
+    assert judge(EQUAL, replace(draw(-0.1), earlier=draw(-0.14))).verdict == "inconclusive"  # at +.1 later
+    moving = replace(draw(-0.1), earlier=draw(-0.11), shorter=draw(-0.2))
+    assert judge(EQUAL, moving).verdict == "inconclusive"  # at +.1, too
+    assert judge(EQUAL, replace(moving, shorter=draw(-0.09))).verdict == "does not hold"
+    assert judge(EQUAL, replace(draw(0.1), earlier=draw(0.11), shorter=draw(0.09))).verdict == "does not hold"
+
+
+def test_an_equality_needs_both_ends():
+    moving = replace(draw(0.0, noise=0.002), earlier=draw(0.03, noise=0.002))
+    assert judge(EQUAL, moving).verdict == "inconclusive"
+    for half, verdict in ((0.01, "holds"), (-0.01, "holds"), (0.04, "inconclusive"), (-0.04, "inconclusive")):
+        assert judge(EQUAL, replace(moving, shorter=draw(half, noise=0.002, seed=2))).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "shorter", [draw(0.1, seeds=2), made_up({("a", 1): {SCORE: 0.2}}), made_up({(n, 1): {OTHER: 0.2} for n in "ab"})]
+)
+def test_runs_of_half_the_steps_without_seeds_series_or_scores_leave_it_to_the_snapshots(shorter):
+    verdict = judge(HIGHER, replace(results(0.1, before=0.13), shorter=shorter))
+    assert verdict.verdict == "inconclusive"
     assert "4/5" in verdict.why
+    assert settling.ASKED not in verdict.why
+
+
+def test_half_lengths_say_nothing_of_what_is_read_from_models():
+    """The models are those of the whole runs, and would not have moved."""
+    models = ModelCache({}, torch.device("cpu"))
+    whole = replace(draw(0.1), models=models)
+    assert settling.double_steps(whole, draw(0.12)).models is None
+
+    def read_models(found):
+        if found.models is None:
+            raise MissingResultsError("no models")
+        return HIGHER.evidence(found)
+
+    assert find_doubled(whole, draw(0.12), Claim("b is above a", read_models)) == ()
+    assert find_doubled(whole, draw(0.12)) != ()
 
 
 def test_claims_that_do_not_depend_on_training_need_not_settle():
@@ -202,75 +295,6 @@ def test_runs_keep_a_snapshot_that_is_scored_like_a_run(place):
     again, _, _ = running._run_experiment(facts(20), "small", place, "cpu", None)
     assert again.earlier.members == found.earlier.members
     assert len(runs[0].snapshot.read_lines("scores")) == 1, "a stored score is not measured again"
-
-
-def draw_nothing(results, make):
-    return make()
-
-
-def test_half_of_the_steps_are_trained_stored_and_used(place, monkeypatch):
-    claims = (Claim("a small KL", find_mean("beta-vae", "kl/closed-form", high=100.0)),)
-    entry = replace(experiment["chen2018/fig2"], name="mine/fig1", make=draw_nothing, facts=facts(20, claims=claims))
-    monkeypatch.setattr(running, "find_experiments", lambda name: [name])
-    monkeypatch.setattr(running, "experiment", {"mine/fig1": entry})
-    where = {"root": place / "halves", "out": place / "pages", "device": "cpu"}
-    (half,) = reproduce("mine/fig1", half=True, **where)
-    assert half.verdicts == ()
-    stored = {path.name for path in half.folder.iterdir()}
-    assert stored == {"half.csv", "half.json"}
-    configs = [RunFolder(path.parent).config for path in (place / "halves").rglob("runs/*/config.yaml")]
-    assert [config.training.steps for config in configs] == [10, 10, 10]
-    monkeypatch.setattr(settling, "_compare_with_snapshots", lambda *given: ("inconclusive", "It moves"))
-    (whole,) = reproduce("mine/fig1", **where)
-    assert names(whole.verdicts[0].why, "half of the steps")
-    assert names((whole.folder / "README.md").read_text(), "half.csv", "--half")
-    with pytest.raises(UsageError, match=naming("--out")):
-        reproduce("mine/fig1", half=True, seeds=range(5, 7), **where)
-    scores, record = ((half.folder / name).read_text() for name in ("half.csv", "half.json"))
-    for name, text in [
-        ("half.json", "{"),
-        ("half.json", "{}"),
-        ("half.json", record.replace(": 10", ": 7")),
-        ("half.csv", ""),
-        ("half.csv", scores.rpartition("beta-vae")[0]),
-        ("half.csv", scores.replace("finished,0", "finished,x")),
-    ]:
-        (half.folder / name).write_text(text)
-        with pytest.raises(UsageError, match=naming(name)):
-            reproduce("mine/fig1", **where)
-        (half.folder / "half.csv").write_text(scores)
-        (half.folder / "half.json").write_text(record)
-
-
-@pytest.mark.parametrize("name", [name for name in experiment if experiment[name].facts.measure is None])
-def test_every_setting_that_counts_steps_is_halved(name):
-    facts = experiment[name].facts
-    for scale in facts.scales:
-        if scale == "smoke":
-            continue
-        whole, half = facts.build_sweeps(scale), facts.with_half_steps(scale).build_sweeps(scale)
-        for series, settings in whole.items():
-            defaults = {key: known.default for key, known in objective[settings["recipe"]].settings.items()}
-            known = {**defaults, **settings}
-            counted = [key for key in known if re.search(r"steps|anneal$|warm|ramp|delay", key) and known[key]]
-            assert {key: known[key] // 2 for key in counted} == {key: half[series].get(key) for key in counted}
-            others = {key: value for key, value in settings.items() if key not in counted}
-            assert others == {key: value for key, value in half[series].items() if key not in counted}
-
-
-def test_a_papers_half_lengths_leave_out_what_trains_nothing(monkeypatch):
-    made = running.Reproduction("", "small", Path(), (), 0, 0, 0.0, ())
-    monkeypatch.setattr(running, "_reproduce_one", lambda entry, *given: replace(made, name=entry.name))
-    trained = [each.name for each in reproduce("esmaeili2018", half=True, out="nowhere")]
-    assert "esmaeili2018/decomposition" not in trained
-    assert "esmaeili2018/fig7" in trained
-
-
-def test_only_stated_steps_can_be_halved():
-    with pytest.raises(UsageError, match=naming("beta-vae", "steps")):
-        replace(facts(20), scales={"small": Scale(TINY)}).with_half_steps("small")
-    with pytest.raises(UsageError, match=naming("esmaeili2018/decomposition")):
-        reproduce("esmaeili2018/decomposition", half=True)
 
 
 def test_runs_as_long_as_the_papers_need_no_snapshot(place):

@@ -347,3 +347,11 @@ def test_every_experiment_explains_itself_at_all_scales(name):
     assert bool(facts.series) != bool(facts.measure)
     for scale in ("small", "budget", "paper"):
         assert len(facts.scales[scale].settings["seed"]) >= 3
+
+
+def test_a_share_that_moved_far_can_still_be_stretched():
+    """Beyond eight deviations a share is 1 in double precision, and its quantile infinite."""
+    for deviations in (-50.0, 50.0):
+        moved = Chance(0.5, 0.4, 0.6).move(deviations).stretch(2.0)
+        assert all(math.isfinite(end) for end in moved)
+        assert (moved.high < 2 / 3) == (deviations < 0)

@@ -36,6 +36,8 @@ def test_the_classifier_learns_labels_of_vectors_and_leaves_out_constant_ones():
     assert details["accuracy"].keys() == {"a", "b"}
     assert min(details["accuracy"].values()) > 0.9
     assert (details["training_rows"], details["held_out_rows"]) == (320, 80)
+    digests = [network.details["weights"] for network in made]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_the_classifier_learns_labels_of_pictures_and_sees_blur_and_noise():

@@ -17,7 +17,7 @@ from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score
-from unbraid.metrics.score import DERIVED
+from unbraid.metrics.score import DERIVED, NETWORK
 from unbraid.names import match_experiments
 from unbraid.objectives import objective
 from unbraid.registry import Facts, Registry
@@ -28,8 +28,8 @@ PLACES = {"fig": "figure", "table": "table", "lemma": "lemma", "app": "appendix"
 REFINES, AS_LARGE_AS = "refines", "as_large_as"
 """Settings of a series: the name of the series it refines, and of the one whose number of parameters it matches."""
 
-COUNTED_IN_STEPS = ("steps", "anneal", "warmup", "instance_noise_steps")
-"""Settings that become half as long together with a run."""
+COUNTED_IN_STEPS = re.compile(r"(.+[._])?(steps|anneal|warmup)")
+"""Settings that become half as long together with a run, also those of a part (`latents.c.anneal`)."""
 
 SNAPSHOT_SHARE = 0.8
 """Share of the steps after which runs keep a snapshot: before the last fifth of training."""
@@ -91,7 +91,7 @@ class Results:
     whole: "Results | None" = None
     """The finished runs, if these are their snapshots: a stage refines a finished run, at its own snapshot, too."""
     shorter: "Results | None" = None
-    """Runs of the same series with half of the steps; they tell more than `earlier` ones (see `half_length.py`)."""
+    """Runs of the same series with half of the steps (see `settling.py`)."""
     looks: Mapping[str, int] = field(default_factory=dict)
     """How often each claim was judged, with this time: once more whenever it got further seeds. 1 if it is not here."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -157,8 +157,8 @@ def derive(name: str, part: str, compute: Callable[[Score], float]) -> Callable[
 
     def score(scores: Mapping[str, Score]) -> Score:
         source = scores[name]
-        value, details = float(compute(source)), {DERIVED: name}
-        return Score(source.metric, source.protocol, value, source.samples, part=part, details=details)
+        details = {DERIVED: name, **{key: source.details[key] for key in (NETWORK,) if key in source.details}}
+        return Score(source.metric, source.protocol, float(compute(source)), source.samples, part=part, details=details)
 
     return score
 
@@ -193,6 +193,11 @@ class Evidence:
     def lies_outside(self) -> bool:
         """True if the whole interval lies outside of the range."""
         return bool(self.estimate.high < self.low or self.estimate.low > self.high)
+
+    @property
+    def side(self) -> int:
+        """The side of its range on which an estimate lies that is outside or too small: 1 above, -1 below."""
+        return 1 if math.isinf(self.low) or self.estimate.low > self.high else -1
 
     @property
     def best_chance(self) -> float:
@@ -311,11 +316,11 @@ class Experiment(Facts):
         """Return the experiment with half of the steps at a scale, in every series, and schedules half as long."""
         at, lengths = self.get_scale(scale), {}
         for name, settings in self.build_sweeps(scale).items():
-            if settings.get("steps", 0) < 2:
+            if min(np.atleast_1d(settings.get("steps", 0))) < 2:
                 raise UsageError(f"{name} has no setting `steps` of 2 or more at scale {scale} to be halved.")
-            defaults = {key: each.default for key, each in objective[settings["recipe"]].settings.items()}
-            known = {**defaults, **settings}
-            lengths[name] = {key: known[key] // 2 for key in COUNTED_IN_STEPS if known.get(key)}
+            known = {key: each.default for key, each in objective[settings["recipe"]].settings.items()} | settings
+            counted = {key: value for key, value in known.items() if COUNTED_IN_STEPS.fullmatch(key) and value}
+            lengths[name] = {key: _halve(value) for key, value in counted.items()}
         of_series = {name: {**at.per_series.get(name, {}), **lengths[name]} for name in self.series}
         return replace(self, scales={**self.scales, scale: replace(at, per_series=of_series)})
 
@@ -345,6 +350,11 @@ class Experiment(Facts):
         """Return the settings that have several values in some series, and the seed."""
         pairs = [pair for settings in self.build_sweeps(scale).values() for pair in settings.items()]
         return list(dict.fromkeys([*(key for key, value in pairs if isinstance(value, (list, range))), "seed"]))
+
+
+def _halve(steps: Any) -> Any:
+    """Return half of a number of steps, at least 1 where there were any; of a list, of each."""
+    return [_halve(each) for each in steps] if isinstance(steps, (list, range)) else max(steps // 2, min(steps, 1))
 
 
 class ExperimentRegistry(Registry[Callable[..., Any], Experiment]):

@@ -35,6 +35,11 @@ def widen_to_refute(evidence: Sequence[Evidence]) -> list[Evidence]:
     return [replace(each, estimate=widen_for(len(evidence), each.estimate)) for each in evidence]
 
 
+def find_refutations(evidence: Sequence[Evidence]) -> set[tuple[int, int]]:
+    """Return the number of each piece of evidence that refutes a claim, and its side: 1 above its range, -1 below."""
+    return {(k, each.side) for k, each in enumerate(widen_to_refute(evidence)) if each.verdict == "does not hold"}
+
+
 def explain_smallness(evidence: Sequence[Evidence]) -> str:
     """Return that a difference is too small, as the end of a sentence; nothing if a claim fails for another reason."""
     wide = widen_to_refute(evidence)

@@ -29,7 +29,7 @@ from unbraid.experiments.base import (
     find_experiments,
 )
 from unbraid.experiments.derived_series import match_size, refine_series
-from unbraid.experiments.half_length import RECORD, describe_half, read_half, write_half
+from unbraid.experiments.half_length import RECORD, attach_half, read_half, refuse_fewer_seeds, write_half
 from unbraid.experiments.judging import judge
 from unbraid.experiments.measuring import choose_metrics
 from unbraid.experiments.model_cache import ModelCache
@@ -39,6 +39,7 @@ from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
 from unbraid.experiments.writing import (
     Provenance,
     count_looks,
+    list_networks,
     refuse_replacing_whole,
     refuse_smaller_scale,
     write_results,
@@ -104,9 +105,12 @@ def reproduce(
     options = _describe_part(seeds, series) + (" --half" if half else "")
     for each in names:
         record = RECORD if half else "verdicts.json"
-        refuse_smaller_scale(Path(out) / each, scale, record)
+        for present in dict.fromkeys((record, "verdicts.json")):
+            refuse_smaller_scale(Path(out) / each, scale, present)
         if series or isinstance(seeds, range):
             refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options), record)
+        if half:
+            refuse_fewer_seeds(Path(out) / each, entries[each].facts, scale)
     source = None if runs is None else Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
         places = (Path(root), Path(out), device, source, half)
@@ -149,13 +153,13 @@ def _reproduce_one(
 ) -> Reproduction:
     name, facts, started = entry.name, entry.facts, time.time()
     paper = name.partition("/")[0]
-    shorter = None if half else read_half(out / name, experiment[name].facts, scale)  # before anything is trained
+    stored_half = None if half else read_half(out / name, experiment[name].facts, scale)  # before anything is trained
     with _add_minutes(root / paper / "minutes.json", f"{name} {scale}{options}") as read_total:
         if facts.measure is not None:
             with name_slow_work(f"{name}: measuring"):
                 results, runs, notes = Results(tuple(facts.measure(facts.get_scale(scale).settings)), scale), [], []
         else:
-            results, runs, notes = _run_experiment(facts, scale, root / paper, device, source, snapshots=not half)
+            results, runs, notes = _run_experiment(facts, scale, root / paper, device, source)
     command = _describe_command(name, scale, options)
     command += (f" --device {device}" if device != "auto" else "") + (f" --runs {source.path}" if source else "")
     provenance = Provenance(command, scale, read_total(), len(runs), choose_device(device))
@@ -165,21 +169,22 @@ def _reproduce_one(
         write_half(out / name, facts, results, provenance, notes)
         return made
     looks = count_looks(out / name, scale, len(runs), facts.claims)
-    results = replace(results, shorter=shorter, looks=looks, ranges=facts.ranges)
+    results = replace(results, looks=looks, ranges=facts.ranges)
+    results, half_notes = attach_half(results, stored_half, list_networks(results), notes)
     with name_slow_work(f"{name}: testing the claims"):
         verdicts = tuple(judge(claim, results) for claim in facts.claims)
-    notes += [describe_half(out / name)] if results.shorter else []
+    notes += half_notes
     with name_slow_work(f"{name}: drawing figures and writing results"):
         notes += write_results(out / name, entry, results, verdicts, provenance, [*facts.notes, *notes])
     return replace(made, verdicts=verdicts, notes=tuple(notes))
 
 
 def _run_experiment(
-    facts: Experiment, scale: str, root: Path, device: str, source: Source | None, snapshots: bool = True
+    facts: Experiment, scale: str, root: Path, device: str, source: Source | None
 ) -> tuple[Results, list[RunFolder], list[str]]:
     """Train and score every series, or take its runs from `source`."""
     scoring = SeriesScoring(scale, choose_device(device))
-    training = _Training(facts, scale, root, device, scores_later=scoring.overlaps, snapshots=snapshots)
+    training = _Training(facts, scale, root, device, scores_later=scoring.overlaps)
     sweeps = facts.build_sweeps(scale)
     stored = find_stored(facts, scale, sweeps, source) if source else None
     with ScoresAhead(scoring.device) as ahead:
@@ -210,15 +215,13 @@ class _Training:
     device: str
     scores_later: bool = False
     """True if sweeps only train, because `SeriesScoring` measures their metrics beside the next training."""
-    snapshots: bool = True
-    """True if runs shall keep a snapshot, to see if their scores have settled."""
     notes: list[str] = field(default_factory=list)
     done: dict[str, tuple[Series, list[Member]]] = field(default_factory=dict)
 
     @property
     def cadence(self) -> Cadence | None:
         """When runs keep a snapshot; never at `smoke`, which has no verdicts."""
-        return Cadence(snapshot=SNAPSHOT_SHARE) if self.snapshots and self.scale != "smoke" else None
+        return Cadence(snapshot=SNAPSHOT_SHARE) if self.scale != "smoke" else None
 
     def run_series(self, name: str, settings: Mapping[str, Any]) -> tuple[Series, list[Member]]:
         """Train and score the runs of a series."""

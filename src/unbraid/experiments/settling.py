@@ -1,14 +1,35 @@
-"""Whether a claim's estimates had settled, so that its verdict would be the same after as many steps again."""
+"""Whether a claim's estimates had settled: whether its verdict would be the same after as many steps again.
+
+Learning curves flatten, so as many steps again move an estimate at most as far as the latest steps did, at their mean
+pace. A snapshot at 4/5 of training gives the pace of the last fifth. Where the learning rate falls to 0, scores move in
+the last fifth because the rate falls, and would do so at the end of any schedule. Runs of half the steps have a whole
+schedule of their own, and give the pace of the second half of training. They are asked where a verdict fails by the
+snapshots, and can only confirm it.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from unbraid.experiments.base import SNAPSHOT_SHARE, Claim, Evidence, MissingResultsError, Results, VerdictWord
-from unbraid.experiments.combining import MIN_SEEDS, combine_verdicts, count_seeds, find_evidence
+from unbraid.experiments.combining import (
+    MIN_SEEDS,
+    combine_verdicts,
+    count_seeds,
+    find_evidence,
+    find_refutations,
+    find_series,
+)
+from unbraid.report.tables import Member, format_setting
 
 STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 """As many steps again as the whole training, in units of those since the snapshot."""
+
+ASKED = "By runs of half the steps"
+"""Words in the reason of a verdict that these runs were asked for."""
+
+HALVES_AHEAD = 2
+"""As many steps again as the whole training, in units of those since half of it."""
 
 
 def judge_settling(
@@ -16,26 +37,25 @@ def judge_settling(
 ) -> tuple[VerdictWord, str]:
     """Return the verdict, inconclusive if its estimates still move too fast, and how they moved.
 
-    The snapshots decide, and, where a verdict fails by them, runs of half the steps.
+    A difference that is `small` has no bound that it could move away from.
     """
-    assert results.earlier is not None
-    earlier = replace(results.earlier, whole=results)
-    settled, words = _compare_with_snapshots(claim, earlier, evidence, verdict, small)
-    half = _find_half(claim, results, evidence) if settled != verdict else ()
-    return _compare_with_half(half, evidence, verdict) if half else (settled, words)
+    settled, words, warning = _compare_with_snapshots(claim, results, evidence, verdict, small)
+    doubled = find_doubled_evidence(claim, results)
+    if doubled and keeps_verdict(doubled, evidence, verdict):
+        settled, warning = verdict, ""
+    told = f". {ASKED}, twice as many give {', '.join(str(each.estimate) for each in doubled)}" if doubled else ""
+    return settled, words + warning + told
 
 
 def _compare_with_snapshots(
-    claim: Claim, earlier: Results, evidence: Sequence[Evidence], verdict: VerdictWord, small: bool
-) -> tuple[VerdictWord, str]:
-    """Return the verdict, inconclusive if its estimates still move too fast, and how they moved since the snapshot.
-
-    A difference that is `small` has no bound that it could move away from.
-    """
+    claim: Claim, results: Results, evidence: Sequence[Evidence], verdict: VerdictWord, small: bool
+) -> tuple[VerdictWord, str, str]:
+    """Return the verdict, inconclusive if the pace of the last fifth would change it, the movement, and a warning."""
+    assert results.earlier is not None
     try:
-        before = claim.evidence(earlier)
+        before = claim.evidence(replace(results.earlier, whole=results))
     except MissingResultsError as error:
-        return "inconclusive", f"Before the last fifth of training {error}"
+        return "inconclusive", f"Before the last fifth of training {error}", ""
     drifts = [now.estimate.value - then.estimate.value for now, then in zip(evidence, before, strict=True)]
     moved = [
         replace(each, estimate=each.estimate.move(STEPS_AHEAD * drift))
@@ -43,53 +63,78 @@ def _compare_with_snapshots(
     ]
     words = f"Since 4/5 of training: {', '.join(f'{drift:+.2g}' for drift in drifts)}"
     if verdict == "inconclusive":
-        return verdict, words
-    if combine_verdicts(moved) != verdict:
-        return "inconclusive", f"{words}; at this pace, as many steps again would change the verdict ({verdict})"
+        return verdict, words, ""
+    if not keeps_verdict(moved, evidence, verdict):
+        return "inconclusive", words, f"; at this pace, as many steps again would change the verdict ({verdict})"
     further = not small and all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
-    return verdict, words + (", away from the bound" if further else "")
+    return verdict, words + (", away from the bound" if further else ""), ""
 
 
-def _find_half(claim: Claim, results: Results, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """Return the same evidence from runs of half the steps; none if they lack seeds, series or scores."""
-    shorter = results.shorter
-    try:
-        if shorter is None or count_seeds(claim, shorter) < MIN_SEEDS:
-            return ()
-        half = find_evidence(claim, replace(shorter, looks=results.looks))
-    except MissingResultsError:
-        return ()
-    known = all(math.isfinite(end) for each in half for end in each.estimate[:3])
-    return half if known and [each.what for each in half] == [each.what for each in evidence] else ()
+def keeps_verdict(moved: Sequence[Evidence], evidence: Sequence[Evidence], verdict: VerdictWord) -> bool:
+    """Return whether evidence that has moved gives the verdict, too.
 
-
-def _compare_with_half(
-    half: Sequence[Evidence], evidence: Sequence[Evidence], verdict: VerdictWord
-) -> tuple[VerdictWord, str]:
-    """Return the verdict, inconclusive if twice the steps might change it, and the estimates with half of them."""
-    words = f"With half of the steps: {', '.join(str(each.estimate) for each in half)}"
-    moved = [_double_steps(now, then) for now, then in zip(evidence, half, strict=True)]
-    if combine_verdicts(moved) == verdict:
-        return verdict, words
-    return "inconclusive", f"{words}; moving as far again would change the verdict ({verdict})"
-
-
-def _double_steps(now: Evidence, half: Evidence) -> Evidence:
-    """Return evidence after twice the steps, if its estimate moves as far again as from half of them.
-
-    That is the most that it moves if learning curves flatten. The estimate e moves to 2 e - h, where h is that with
-    half of the steps. Runs of both lengths are independent, so its half width is sqrt((2 w_e)^2 + w_h^2).
+    An estimate that refutes a claim from the other side of its range would have passed through it.
     """
-    e, h = now.estimate, half.estimate
-    moved = e.move(e.value - h.value)
-    low = moved.value - math.hypot(2 * (e.value - e.low), h.high - h.value)
-    high = moved.value + math.hypot(2 * (e.high - e.value), h.value - h.low)
-    widened = (high - low) / (e.high - e.low) if e.high > e.low else 1.0
-    chance = moved.chance and moved.chance.stretch(widened)
-    return replace(now, estimate=moved._replace(low=low, high=high, chance=chance))
+    if combine_verdicts(moved) != verdict:
+        return False
+    return verdict != "does not hold" or bool(find_refutations(moved) & find_refutations(evidence))
 
 
 def _deepens(evidence: Evidence, drift: float) -> bool:
     """Return whether an estimate moves away from every end of its range."""
     value = evidence.estimate.value
     return all(drift * (value - end) > 0 for end in (evidence.low, evidence.high) if math.isfinite(end))
+
+
+def find_doubled_evidence(claim: Claim, results: Results) -> tuple[Evidence, ...]:
+    """Return the evidence after twice the steps, by runs of half of them; none if they lack settings, seeds or scores.
+
+    Its intervals have the noise of both lengths.
+    """
+    if results.shorter is None:
+        return ()
+    doubled = double_steps(results, results.shorter)
+    try:
+        if count_seeds(claim, doubled) < MIN_SEEDS or not _have_same_settings(claim, results, doubled):
+            return ()
+        looks = sum(each.looks.get(claim.text, 1) for each in (results, results.shorter)) - 1
+        found = find_evidence(claim, replace(doubled, looks={claim.text: looks}))
+    except MissingResultsError:
+        return ()
+    return found if all(math.isfinite(end) for each in found for end in each.estimate[:3]) else ()
+
+
+def double_steps(whole: Results, half: Results) -> Results:
+    """Return runs after twice the steps, if each score s moves on at the pace that it had since half of the steps.
+
+    It becomes s + 2 (s - h), with the score h of the run of half the steps that has the same settings and seed. Runs
+    without such a partner are left out.
+    """
+    partners = {_identify(member): member for member in half.members if member.state == "finished"}
+    members = []
+    for member in whole.members:
+        if member.state == "finished" and (partner := partners.get(_identify(member))):
+            scores = {
+                name: replace(score, value=score.value + HALVES_AHEAD * (score.value - partner.scores[name].value))
+                for name, score in member.scores.items()
+                if name in partner.scores
+            }
+            members.append(member._replace(scores=scores))
+    return replace(whole, members=tuple(members), earlier=None, shorter=None, models=None)
+
+
+def _have_same_settings(claim: Claim, one: Results, other: Results) -> bool:
+    """Return whether both have runs at the same settings in each series that a claim reads."""
+    series = find_series(claim, one)
+
+    def list_places(results: Results) -> set[frozenset[tuple[str, str]]]:
+        read = (member for name in series for member in results.select_members(name))
+        return {_identify(member, without="seed") for member in read}
+
+    return list_places(one) == list_places(other)
+
+
+def _identify(member: Member, without: str = "") -> frozenset[tuple[str, str]]:
+    """Return the settings of a run as they are written in a file."""
+    written = {key: str(format_setting(value)) for key, value in member.settings.items() if key != without}
+    return frozenset(pair for pair in written.items() if pair[1] not in ("", "none"))

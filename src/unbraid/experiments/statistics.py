@@ -34,6 +34,9 @@ ROUNDING = 1e-9
 CHOICES = 20_000
 """Random choices of one seed per cell, which estimate the share above 0."""
 
+SMALLEST_SHARE = 1e-15
+"""Shares nearer to 0 or 1 would have infinite quantiles."""
+
 MAX_FREEDOM = 4.0
 """Degrees of freedom that a widened interval counts at most: the far tails of a bootstrap are not to be trusted."""
 
@@ -56,7 +59,7 @@ class Chance(NamedTuple):
 
     def stretch(self, factor: float) -> "Chance":
         """Return the share with an interval that reaches `factor` times as far from the value."""
-        centre, *ends = (float(ndtri(share)) for share in self)
+        centre, *ends = (float(ndtri(np.clip(share, SMALLEST_SHARE, 1 - SMALLEST_SHARE))) for share in self)
         return Chance(self.value, *(float(ndtr(centre + factor * (end - centre))) for end in ends))
 
 

@@ -19,6 +19,7 @@ from unbraid.config import FORMAT
 from unbraid.errors import UsageError
 from unbraid.experiments.base import REFINES, SCALES, Claim, Experiment, MissingResultsError, Results, Scale, Verdict
 from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_difference
+from unbraid.metrics.score import NETWORK, WEIGHTS
 from unbraid.registry import Entry
 from unbraid.report.svg import figure_style
 from unbraid.report.tables import format_setting, list_scores, write_csv
@@ -30,7 +31,7 @@ RULE = (
     "small to be seen: fewer than two of three choices of one seed per setting show its sign, by the interval of their "
     "share. Otherwise it is *inconclusive*, as with fewer than 3 seeds, or if its estimates had "
     "not settled: if as many steps again, at the pace at which they moved in the last fifth of training, would change "
-    "the verdict (and, where there are runs of half the steps, moving as far again as from those would, too). Runs "
+    "the verdict (and, if there are runs of half the steps, so would their pace). Runs "
     "with as many steps as the paper or its authors' code states are not asked to settle. Where a claim got further "
     "seeds, its intervals have the level 1 - .1 / k at the k-th look."
 )
@@ -97,7 +98,7 @@ def refuse_replacing_whole(folder: Path, command: str, record: str = "verdicts.j
         stored = str(json.loads((folder / record).read_text(encoding="utf-8"))["command"])
     except (OSError, ValueError, KeyError, TypeError):
         return  # no results are lost
-    if not stored.startswith(command):
+    if stored != command and not stored.startswith((f"{command} --device ", f"{command} --runs ")):
         raise UsageError(f"{folder} holds the results of '{stored}'; choose another place for a part with --out.")
 
 
@@ -138,6 +139,7 @@ def write_results(
     write_csv(folder / "runs.csv", list_runs(results))
     atomic.write_text(folder / "table.md", format_markdown(rows))
     record = {"format": FORMAT, "experiment": entry.name, **provenance.as_record()}
+    record |= {"networks": networks} if (networks := list_networks(results)) else {}
     record["verdicts"] = [verdict.as_record() for verdict in verdicts]
     page = _format_page(entry, results, verdicts, record, rows, [*notes, *skipped])
     atomic.write_text(folder / "README.md", page)
@@ -194,6 +196,19 @@ def list_runs(results: Results) -> list[Row]:
             row |= {f"{score}{suffix}": of_run[score].value if score in of_run else None for score in scores}
         rows.append(row)
     return rows
+
+
+def list_networks(results: Results) -> dict[str, list[str]]:
+    """Return the weights of the feature networks that helped to measure each score, by its name or digest.
+
+    Scores that no such network measured are left out.
+    """
+    found: dict[str, set[str]] = {}
+    for member in results.members:
+        for name, score in member.scores.items():
+            if known := score.details.get(NETWORK, {}).get(WEIGHTS):
+                found.setdefault(name, set()).add(known)
+    return {name: sorted(weights) for name, weights in sorted(found.items())}
 
 
 def _differences(facts: Experiment, results: Results, keys: Sequence[str]) -> list[Row]:

@@ -90,6 +90,12 @@ RESAMPLES = "resamples"
 DERIVED = "derived from"
 """Entry in the details of a score that was computed from another one: its name. The metric's range is not its own."""
 
+NETWORK, WEIGHTS = "network", "weights"
+"""Entry in the details of a score about the feature network that measured it, and in it the name or digest of weights.
+
+Scores by networks with other weights are not comparable.
+"""
+
 
 @dataclass(frozen=True)
 class Score:

@@ -85,8 +85,8 @@ def find_change_of_c(results: Results) -> list[Evidence]:
 SAME_C = "a check, since it is so by construction: C is the first stage's, and so is its MIG, up to rounding"
 UNCHANGED = {SAME_C: Claim(SAME_C, find_change_of_c, trained=False)}
 CHECK_NOTE = (
-    f"The check allows MIG to change by {MAX_ROUNDING:g}. It was 1e-9 until two of thirty pairs, measured on a GPU by "
-    "different programs in TF32, differed by 1e-5, which is one row of 10,000 in another bin."
+    f"The check allows MIG to change by {MAX_ROUNDING:g}. It was 1e-9 until two of thirty pairs on Cars3D, measured on "
+    "a GPU by different programs in TF32, differed by 1e-5, which is one row of 10,000 in another bin."
 )
 BETTER_AT_EQUAL_SIZE = {
     "MS-VAE reconstructs better than a beta-TCVAE with as many parameters and latents, at every beta": nearer_than(BIG),

@@ -3,7 +3,8 @@
 One body, one head per factor; the loss is the mean cross-entropy of the heads, each divided by the logarithm of its
 factor's number of values. Features are the last hidden layer, scaled to a mean square of 1. Images pass a convolution
 of stride 4 and further ones of stride 2 down to at most 4 x 4, vectors a dense layer. The seed fixes all randomness.
-`details` holds each head's accuracy on held-out rows: features of a classifier that learned nothing mean nothing.
+`details` holds each head's accuracy on held-out rows, since features of a classifier that learned nothing mean nothing,
+and a digest of the weights, since scores by other classifiers are not comparable.
 
 Classifiers depend on the data and on no model, so trained ones are kept in the cache, `UNBRAID_DATA/classifiers`. A
 file is named by a hash of whatever decides the weights: data, rows, seed, steps, kind of device and version of torch.
@@ -33,6 +34,7 @@ from unbraid.metrics.generative.features.base import (
     exact_convolutions,
     feature_network,
 )
+from unbraid.metrics.score import WEIGHTS
 from unbraid.seeding import seeded
 from unbraid.tensor_files import checksum, load_tensors, save_tensors
 from unbraid.types import Shape
@@ -55,6 +57,9 @@ VERSION = 1
 
 ROWS_PER_PASS = (256, 4096)
 """Observations per forward pass on a CPU and on a GPU."""
+
+DIGEST_LENGTH = 12
+"""Characters of the digest of the weights that each score records."""
 
 MIN_STEPS_TO_STORE = 200
 """Shorter trainings take less time than the search for a file is worth."""
@@ -234,7 +239,7 @@ def get_stored(
 def _save(path: Path, network: FeatureNetwork) -> None:
     module = network.module
     assert isinstance(module, Classifier)
-    tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
+    tensors = _read_tensors(module)
     facts = {"names": module.names, "sizes": [head.out_features for head in module.heads], "details": network.details}
     save_tensors(path, tensors, {"facts": json.dumps(facts), "digest": _digest(json.dumps(facts), tensors)})
 
@@ -258,7 +263,12 @@ def _load(path: Path, dataset: FactorDataset) -> FeatureNetwork:
 
 def _as_features(module: Classifier, details: Mapping[str, Any]) -> FeatureNetwork:
     rows = choose_batch_size(module.mean.device, *ROWS_PER_PASS)
-    return FeatureNetwork(NAME, module.requires_grad_(False), WIDTH, rows, details)
+    known = {**details, WEIGHTS: checksum(_read_tensors(module))[:DIGEST_LENGTH]}
+    return FeatureNetwork(NAME, module.requires_grad_(False), WIDTH, rows, known)
+
+
+def _read_tensors(module: Classifier) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
 
 
 def _digest(facts: str, tensors: dict[str, Any]) -> str:
