@@ -19,6 +19,7 @@ from unbraid.experiments import Experiment, Scale, StandIn, experiment, running,
 from unbraid.experiments.measuring import measure_all
 from unbraid.experiments.run_matching import matches_settings
 from unbraid.experiments.running import find_experiments
+from unbraid.experiments.stand_in import choose_data
 from unbraid.experiments.stored_runs import Source, find_stored
 from unbraid.papers import reproduce
 from unbraid.store import RunFolder
@@ -244,9 +245,7 @@ def test_commit_is_told_in_a_checkout_and_the_version_elsewhere(monkeypatch):
 
 
 def test_a_stand_in_is_named():
-    from unbraid.experiments.running import _choose_data
-
-    settings, notes = _choose_data(experiment["chen2018/fig2"].facts.build_sweeps("paper")["beta-vae"])
+    settings, notes = choose_data(experiment["chen2018/fig2"].facts.build_sweeps("paper")["beta-vae"])
     assert settings["data"] == "sprites"
     (note,) = notes
     assert names(note, "sprites", "dsprites")
@@ -269,7 +268,7 @@ def test_without_faces_figure_5_biases_the_places_of_sprites(scale):
     """The stand-in has other factors, so its settings differ, and runs with them are found."""
     wanted = experiment["chen2018/fig5-faces"].facts.build_sweeps(scale)["beta-TCVAE"]
     assert wanted["split"][0].startswith("bias:azimuth,elevation:A")
-    used, (note,) = running._choose_data(wanted)
+    used, (note,) = choose_data(wanted)
     assert names(note, "sprites", "faces3d")
     on_sprites = experiment["chen2018/fig5"].facts.build_sweeps("budget")["beta-TCVAE"]
 

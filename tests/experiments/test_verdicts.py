@@ -14,8 +14,9 @@ from unbraid.experiments.combining import combine_verdicts, count_seeds, find_se
 from unbraid.experiments.evidence import compare_means, find_mean
 from unbraid.experiments.judging import count_needed_seeds
 from unbraid.experiments.statistics import Chance, Estimate, widen_for
+from unbraid.metrics import Score
 from unbraid.papers.chen2018.code_scores import HIGGINS_AT
-from unbraid.papers.chen2018.setup import ELBO, MIG, TC
+from unbraid.papers.chen2018.setup import ELBO, MIG, TC, without_shape
 
 BETAS = (1, 2, 4, 8)
 
@@ -220,6 +221,17 @@ def test_fig4_correlates_means_over_beta():
     assert verdicts("fig4", made_up(rising))[0] == "does not hold"
 
 
+def test_fig4_compares_both_methods_at_equal_tc():
+    """Their ranges of the ELBO do not overlap, so that a comparison at equal ELBO would say nothing."""
+    for above, verdict in ((0.1, "holds"), (0.0, "inconclusive"), (-0.1, "does not hold")):
+        means = {
+            (name, beta): {MIG: 0.5 - 0.1 * tc + shift, ELBO: -5 * beta - start, TC: tc}
+            for name, shift, start in (("beta-vae", 0.0, 40), ("beta-tcvae", above, 400))
+            for beta, tc in zip(BETAS, (3.0, 2.0, 1.5, 1.0), strict=True)
+        }
+        assert verdicts("fig4", made_up(means))[2] == verdict
+
+
 def test_fig2_compares_both_methods_above_beta_4_alone():
     assert verdicts("fig2", trade_off(0.1, correlated=False))[2] == "holds"
     assert verdicts("fig2", trade_off(-0.1, correlated=False))[2] == "does not hold"
@@ -355,3 +367,16 @@ def test_a_share_that_moved_far_can_still_be_stretched():
         moved = Chance(0.5, 0.4, 0.6).move(deviations).stretch(2.0)
         assert all(math.isfinite(end) for end in moved)
         assert (moved.high < 2 / 3) == (deviations < 0)
+
+
+def test_the_identity_of_a_face_and_the_shape_of_a_sprite_are_noise_to_mig():
+    for noise in ("identity", "shape"):
+        gaps = {noise: 0.9, "azimuth": 0.2, "elevation": 0.4}
+        whole = Score("mig", "exact", 0.5, 10, details={"gaps": gaps, "ceiling": 1.0})
+        assert without_shape({"mig/exact": whole}).value == pytest.approx(0.3)
+
+
+def test_figure_5_on_faces_fixes_the_light():
+    facts = experiment["chen2018/fig5-faces"].facts
+    for scale in ("budget", "paper"):
+        assert {settings["data.lighting"] for settings in facts.build_sweeps(scale).values()} == {5}

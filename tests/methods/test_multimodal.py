@@ -362,6 +362,19 @@ def test_annealed_weights_are_a_share_of_the_betas_until_they_are_the_betas(reci
         linear(recipe, A, B, EXPERTS, anneal=-1)
 
 
+@pytest.mark.parametrize("recipe", ["partitioned-mvae", "mvae", "dmvae", "mopoe", "mmvae"])
+def test_with_annealed_c_the_kls_of_private_latents_count_from_the_start(recipe):
+    """After 1 of 4 steps a quarter of the KL of c counts, and all of the others."""
+    x = rows()
+    rising, less, every = (
+        float(terms(*linear(recipe, A, B, EXPERTS, **settings), x)[0].loss.detach())
+        for settings in ({"anneal": 4, "annealed": "c"}, {"beta_c": 0.25}, {"anneal": 4})
+    )
+    assert rising == pytest.approx(less) != pytest.approx(every)
+    with pytest.raises(UsageError, match=naming("annealed=c", "anneal=2000")):
+        linear(recipe, A, B, EXPERTS, annealed="c")
+
+
 def test_what_only_a_penalty_takes_is_refused_without_one():
     for given in ({"tc": 3.0}, {"width": 10}, {"depth": 2}):
         with pytest.raises(UsageError, match="penalty=ratio"):

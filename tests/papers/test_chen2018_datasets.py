@@ -14,15 +14,16 @@ FACES = {"identity": 50, "azimuth": 21, "elevation": 11, "lighting": 11}
 and 50 identities are noise."""
 
 
-def make_data(sizes):
-    """Five black images of a data set whose factors have these numbers of values."""
+def make_data(sizes, pixel=0):
+    """Five black images, with one pixel that may differ, of a data set whose factors have these numbers of values."""
     factors = tuple(Factor(name, size) for name, size in sizes.items())
-    pixels = Pixels(torch.zeros(5, 4, dtype=torch.uint8), (1, 2, 2))
-    return FactorDataset("made", pixels, factors, torch.zeros(5, len(factors), dtype=torch.int64))
+    images = torch.zeros(5, 4, dtype=torch.uint8)
+    images[2, 3] = pixel
+    return FactorDataset("made", Pixels(images, (1, 2, 2)), factors, torch.zeros(5, len(factors), dtype=torch.int64))
 
 
-def measure(monkeypatch, sprites, faces):
-    found = {"sprites": make_data(sprites), "faces3d": make_data(faces)}
+def measure(monkeypatch, sprites, faces, grey=0):
+    found = {"sprites": make_data(sprites, grey), "faces3d": make_data(faces)}
     monkeypatch.setattr(datasets, "load_present", lambda options: found)
     return datasets.measure_datasets({"seed": range(3)})
 
@@ -48,3 +49,9 @@ def test_one_value_fewer_of_a_face_is_a_deviation(monkeypatch, factor):
     members = measure(monkeypatch, SPRITES, {**FACES, factor: FACES[factor] - 1})
     assert [m.scores[datasets.DEVIATION].value for m in members] == [0.0] * 3 + [1.0] * 3
     assert judge_table(members) == "holds"  # about dSprites alone
+
+
+@pytest.mark.parametrize(("pixel", "verdict"), [(0, "holds"), (255, "holds"), (128, "does not hold")])
+def test_one_grey_pixel_refutes_figure_s16(monkeypatch, pixel, verdict):
+    members = measure(monkeypatch, SPRITES, FACES, pixel)
+    assert judge(experiment["chen2018/figS16"].facts.claims[0], Results(tuple(members))).verdict == verdict

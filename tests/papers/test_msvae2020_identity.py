@@ -1,9 +1,13 @@
 """msvae2020, figures 21 to 31: what is made of a score, and verdicts on results whose truth is known."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from unbraid.data import load
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
+from unbraid.experiments.stand_in import choose_data, replace_in_stages
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import identity
 from unbraid.report.tables import Member
@@ -54,3 +58,35 @@ def test_verdicts_ask_whether_ms_gan_keeps_identity_more_often():
     assert verdicts("fig21", {**better, identity.CGAN: 0.6}) == ["inconclusive"]
     still = verdicts("fig21", better, moved=0.001) + verdicts("fig29", better, moved=0.001)
     assert still == ["does not hold"] * 3  # C moves nothing, so identity is easily kept
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("fig21", "cars3d"), ("fig27", "chairs3d")])
+@pytest.mark.parametrize("scale", ["budget", "paper"])
+def test_labels_are_those_of_the_data_that_are_there(name, wanted, scale, monkeypatch, tmp_path):
+    """A car or chair has a view, and a sprite in its place has a place; the generators are told the same labels."""
+    monkeypatch.setenv("UNBRAID_DATA", str(tmp_path))
+    facts = experiment[f"msvae2020/{name}"].facts
+    sweeps = facts.build_sweeps(scale)
+    labels = sweeps[identity.LABELS]
+    assert (str(labels["data"]), labels["factors"]) == (wanted, ("azimuth", "elevation"))
+    stages = [sweeps[each] for each in (identity.MS, identity.CGAN)]
+    assert all(stage["given"] == labels["factors"] for stage in stages)
+    used, (note,) = choose_data(labels)
+    assert wanted in note
+    assert set(used["factors"]) <= set(load(used["data"], {"positions": 2, "orientations": 2}).factor_names)
+    assert replace_in_stages(facts.find_data(identity.MS, scale)) == {"given": used["factors"]}
+
+
+def test_stages_on_files_that_are_there_keep_their_labels(monkeypatch):
+    here = [SimpleNamespace(name="cars3d", state="ready")]
+    monkeypatch.setattr("unbraid.experiments.stand_in.describe", lambda: here)
+    facts = experiment["msvae2020/fig21"].facts
+    assert replace_in_stages(facts.find_data(identity.MS, "budget")) == {}
+    assert choose_data(facts.build_sweeps("budget")[identity.LABELS])[0]["data"] == "cars3d"
+
+
+def test_faces_have_six_codes_with_each_method():
+    sweeps = experiment["msvae2020/fig24"].facts.build_sweeps("budget")
+    assert (sweeps[identity.FIRST]["z"], sweeps[identity.INFO]["z"]) == (6, 6)
+    cars = experiment["msvae2020/fig29"].facts.build_sweeps("budget")
+    assert (cars[identity.FIRST]["z"], cars[identity.INFO]["z"]) == (2, 2)

@@ -10,10 +10,10 @@ from unbraid.experiments.base import (
     Experiment as Experiment,
     Results as Results,
     Scale as Scale,
-    StandIn as StandIn,
     Verdict as Verdict,
     experiment as experiment,
     find_experiments as find_experiments,
 )
 from unbraid.experiments.judging import judge as judge
 from unbraid.experiments.running import Reproduction as Reproduction, reproduce as reproduce
+from unbraid.experiments.stand_in import StandIn as StandIn

@@ -45,26 +45,6 @@ class MissingResultsError(UnbraidError):
 
 
 @dataclass(frozen=True)
-class StandIn:
-    """A data set, and the one to use instead if its files are missing.
-
-    `settings` replace those that only the wanted data set knows; None leaves one out.
-    """
-
-    wanted: str
-    instead: str
-    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    def __str__(self) -> str:
-        return self.wanted
-
-    def adapt(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings for the data set that is used instead."""
-        changed = {**settings, **self.settings, "data": self.instead}
-        return {key: value for key, value in changed.items() if key not in self.settings or value is not None}
-
-
-@dataclass(frozen=True)
 class Scale:
     """Settings of an experiment at one scale.
 
@@ -345,6 +325,12 @@ class Experiment(Facts):
             name: {**({} if REFINES in settings else at.settings), **settings, **at.per_series.get(name, {})}
             for name, settings in self.series.items()
         }
+
+    def find_data(self, name: str, scale: str) -> Any:
+        """Return the data of a series; those of a stage are the data of the runs that it refines."""
+        while REFINES in self.series[name]:
+            name = self.series[name][REFINES]
+        return self.build_sweeps(scale)[name].get("data")
 
     def list_axes(self, scale: str) -> list[str]:
         """Return the settings that have several values in some series, and the seed."""

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from unbraid.config import Choice, Config
-from unbraid.experiments.base import StandIn
+from unbraid.experiments.stand_in import StandIn
 from unbraid.latents import parse_latents
 from unbraid.methods import objective
 from unbraid.models.multimodal import MODALITIES, SHARED

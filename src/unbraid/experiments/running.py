@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 from unbraid import atomic
-from unbraid.data import describe, keep_loaded
+from unbraid.data import keep_loaded
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.base import (
     AS_LARGE_AS,
@@ -23,7 +23,6 @@ from unbraid.experiments.base import (
     SNAPSHOT_SHARE,
     Experiment,
     Results,
-    StandIn,
     Verdict,
     experiment,
     find_experiments,
@@ -35,6 +34,7 @@ from unbraid.experiments.measuring import choose_metrics
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.series import Series
 from unbraid.experiments.series_scoring import SeriesScoring
+from unbraid.experiments.stand_in import choose_data, replace_in_stages
 from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
 from unbraid.experiments.writing import (
     Provenance,
@@ -233,13 +233,14 @@ class _Training:
             settings = match_size(settings, [series.folder(m) for m in members], [run for _, run in parents])
         if REFINES in settings:
             metrics = () if self.scores_later else self.facts.metrics
+            settings = {**settings, **replace_in_stages(self.facts.find_data(name, self.scale))}
             stages = refine_series(parents, settings, metrics, self.root, self.device, self.notes, self.cadence)
             return Series(self.facts, self.scale, name, stages), stages.members
         series = Series(self.facts, self.scale, name, self._run_sweep(settings))
         return series, series.select({**settings, **only}, every_seed=False)
 
     def _run_sweep(self, settings: Mapping[str, Any]) -> Sweep:
-        settings, notes = _choose_data(settings)
+        settings, notes = choose_data(settings)
         metrics = () if self.scores_later else choose_metrics(self.facts, ())
         recipe = settings.pop("recipe")
         runs = sweep(
@@ -247,16 +248,6 @@ class _Training:
         )
         self.notes.extend(note for note in (*notes, *runs.notes) if note not in self.notes)
         return runs
-
-
-def _choose_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return settings with a data set whose files exist, and a note if it replaces another one."""
-    data = settings.get("data")
-    if not isinstance(data, StandIn):
-        return dict(settings), []
-    present = any(item.name == data.wanted and item.state != "missing" for item in describe())
-    notes = [] if present else [f"{data.instead} stand in for {data.wanted}, whose files are not here."]
-    return {**settings, "data": data.wanted} if present else data.adapt(settings), notes
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from unbraid.errors import UsageError
-from unbraid.experiments.base import AS_LARGE_AS, REFINES, Experiment, StandIn
+from unbraid.experiments.base import AS_LARGE_AS, REFINES, Experiment
 from unbraid.experiments.derived_series import RefinedSeries, match_size
 from unbraid.experiments.run_matching import list_choices_of_data, list_values, matches_settings
 from unbraid.experiments.series import Series
+from unbraid.experiments.stand_in import StandIn
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
@@ -117,6 +118,8 @@ def _find_stages(
         series, members = stored.runs[settings[AS_LARGE_AS]]
         settings = match_size(settings, [series.folder(m) for m in members], [folder for _, folder in firsts])
     wanted = {key: value for key, value in settings.items() if key != REFINES}
+    data = facts.find_data(name, scale)
+    choices = [wanted, {**wanted, **data.of_stages}] if isinstance(data, StandIn) else [wanted]
     axes = [key for key, value in wanted.items() if isinstance(value, (list, range))]
     by_content = {folder.read_json("status").get("content"): member for member, folder in firsts}
     for sweep in stored.source.sweeps:
@@ -124,7 +127,7 @@ def _find_stages(
         for run, own in sweep.folder.members.items():
             config = sweep.folder.run_folder(run).config
             first = by_content.get(config.parent["content"]) if config.parent is not None else None
-            if first is not None and matches_settings(config, wanted):
+            if first is not None and any(matches_settings(config, choice) for choice in choices):
                 found[run] = {**first.settings, **{key: own[key] for key in axes if key in own}}
         if found:
             series = Series(facts, scale, name, RefinedSeries(sweep.folder, found))

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Results, Scale, StandIn, experiment
+from unbraid.experiments.base import Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, find_one, group_series
+from unbraid.experiments.stand_in import StandIn
 from unbraid.experiments.statistics import Cells
 from unbraid.metrics import Score, restricted
 from unbraid.papers.chen2018.methods import LARGE_GAN, SMALL_GAN, median

@@ -8,9 +8,10 @@ figure 4. MIG treats shape as noise; `mig/exact` is the value that the paper's M
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Scale, StandIn
+from unbraid.experiments.base import Scale
 from unbraid.experiments.evidence import Claims
 from unbraid.experiments.sprites import SMALL_MLP, STAND_IN, TINY
+from unbraid.experiments.stand_in import StandIn
 from unbraid.metrics import Score, restricted
 
 MIG, ELBO, TC = "mig/exact without shape", "elbo/closed-form", "tc/exact"

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from unbraid.experiments.base import Results, Scale, StandIn, derive, experiment
+from unbraid.experiments.base import Results, Scale, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means, find_mean
+from unbraid.experiments.stand_in import StandIn
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.discrete.discrete_latents import list_discrete_latents
 from unbraid.metrics.generative.features.feature_sets import decode_means

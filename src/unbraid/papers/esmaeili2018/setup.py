@@ -7,8 +7,9 @@ a temperature of .66, beta 4 and gamma 3 also on MNIST, and 170 epochs of MNIST 
 
 from typing import Any
 
-from unbraid.experiments.base import Scale, StandIn
+from unbraid.experiments.base import Scale
 from unbraid.experiments.sprites import SMALL_MLP, TINY
+from unbraid.experiments.stand_in import StandIn
 
 VAE: dict[str, Any] = {"recipe": "vae"}
 BETA_VAE: dict[str, Any] = {"recipe": "beta-vae", "beta": 4}

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from unbraid.experiments.base import REFINES, Results, Scale, StandIn, derive, experiment
+from unbraid.experiments.base import REFINES, Results, Scale, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_mean
+from unbraid.experiments.stand_in import StandIn
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
 from unbraid.metrics.intervention.factor_preservation import choose_latents, decode_pictures, set_latent
@@ -34,6 +35,9 @@ SPAN = 1.5
 
 MIN_CHANGE = 0.01
 """Change per pixel, of 1 at most, between the ends of a traversal above which C moves something (ours)."""
+
+VIEW, PLACE = ("azimuth", "elevation"), ("posX", "posY")
+"""Labels of a car or chair, and of a sprite in its place."""
 
 NOISE = 10
 GAN_SERIES: dict[str, dict[str, Any]] = {
@@ -122,10 +126,11 @@ def define_study(series: Mapping[str, Mapping[str, Any]], data: StandIn = CARS) 
 def label_settings(scale: str, series: str, data: StandIn = CARS) -> dict[str, Any]:
     """Return the labels of a series: the view of a car or chair, or the place of a sprite."""
     on_renders = SHARED[scale]["data"] is CARS
-    factors = ("azimuth", "elevation") if on_renders else ("posX", "posY")
+    labels = VIEW if on_renders else PLACE
     if series != LABELS:
-        return {"given": factors}
-    return {"factors": factors, "data": data.wanted} if on_renders else {"factors": factors}
+        return {"given": labels}
+    instead = StandIn(data.wanted, data.instead, {"factors": PLACE}, {"given": PLACE})
+    return {"factors": labels, "data": instead} if on_renders else {"factors": labels}
 
 
 def keeps_more_than(other: str) -> Finding:

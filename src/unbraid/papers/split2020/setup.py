@@ -9,9 +9,10 @@ paper lacks: `wide`, the vanilla encoder with as many parameters as the split on
 from collections.abc import Sequence
 from typing import Any
 
-from unbraid.experiments.base import Scale, StandIn
+from unbraid.experiments.base import Scale
 from unbraid.experiments.evidence import Finding, combine, compare_means
 from unbraid.experiments.sprites import STAND_IN
+from unbraid.experiments.stand_in import StandIn
 
 MIG, KL, ERROR, FACTOR = "mig/exact", "kl/closed-form", "reconstruction/nats", "factorvae/majority-vote"
 METRICS = (MIG, KL, ERROR, FACTOR, "mig/histogram-mean", "tc/exact")
