@@ -1,9 +1,10 @@
-"""Every verdict of the committed results: five tables, one per paper, then commands and hashes.
+"""Every verdict of the committed results: five tables, one per paper, then reasons, and commands and hashes.
 
     python benchmarks/verdicts.py results > results/README.md
 
 A verdict counts as it stands if the experiment has not changed since. `results/protocol.json` lists the others: those
-*withdrawn*, whose experiment was wrong, and those of an *older* protocol, which is said beside them.
+*withdrawn*, whose experiment was wrong, and those of an *older* protocol, which is said beside them. It also has the
+numbers that papers give, and reasons.
 """
 
 import argparse
@@ -12,8 +13,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,26 @@ HALF_LENGTH = "runs of half the steps"
 HEAD = """# Results
 
 What five papers claim, what we measured, and the verdict; `python benchmarks/verdicts.py results` writes this page.
-[docs/papers.md](../docs/papers.md) says in five tables what to believe now, and
-[docs/reproducing.md](../docs/reproducing.md) has the rules. Of several estimates a row shows the one that decides. The
-range beside a figure is how we test the claim; papers give few numbers, so most bounds are ours. Claims "(ours)" are
-not in the paper. `mig/exact without shape` is MIG over all factors but the shape, as in chen2018.
-*(older)*: the experiment has changed since, and the reason is beside it. A verdict that rested on a wrong experiment is
-withdrawn and listed as not run yet. Minutes are estimates for one H200 (`benchmarks/run_papers.py --plan`).
+[docs/papers.md](../docs/papers.md) says on two screens what to believe now, and
+[docs/reproducing.md](../docs/reproducing.md) has the rules. Where a paper gives numbers, they stand beside ours; else
+the second column has the range by which we test the claim, and most bounds are ours. Of several estimates a row shows
+the one that decides, with its 90% interval. Claims "(ours)" are not in the paper. *Older*: the experiment has changed
+since. `mig/exact without shape` is MIG over all factors but the shape, as in chen2018.
 
 See also [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
 [effect of bf16](precision/README.md), the [coordinates of z](frame/README.md), the [demo](demo/README.md), a
 [simulated cluster](scale/README.md).
+"""
+REASONS = """## Reasons
+
+Why a claim is open or does not hold; *older* results say what has changed. Minutes are estimates for one H200
+(`benchmarks/run_papers.py --plan`).
+"""
+NOT_RUN_HEAD = """## Not run yet
+
+`unbraid reproduce PAPER/ID --scale budget`, with GPU minutes and the official files that they take; stand-ins for these
+settle nothing. A verdict that rested on a wrong experiment is withdrawn and listed here, too.
 """
 TITLES = {
     "chen2018": "Isolating sources of disentanglement (beta-TCVAE, MIG)",
@@ -76,6 +86,8 @@ class Row:
     reason: str
     seeds: float = math.nan
     """Seeds that would settle an open claim at the effect seen so far; not a number if something else is missing."""
+    places: tuple[str, ...] = ()
+    """Further experiments that make this claim with the same evidence, as two figures of one result do."""
 
     @property
     def settled(self) -> bool:
@@ -109,9 +121,21 @@ def read_rows(name: str, results: Path) -> list[Row]:
             raise SystemExit(f"{name}, claim {number} does not hold; results/protocol.json lacks a reason for it.")
         more = f" (and {len(verdict['evidence']) - 1} more)" if len(verdict["evidence"]) > 1 else ""
         wanted, measured = (piece["wanted"], _format(piece) + more) if piece else ("", "none")
+        wanted = protocol["published"].get(f"{name}#{number}", wanted)
         reason = f"{reason} Older: {why}." if why and reason else why or reason
         rows.append(Row(name, number, claim.text, wanted, measured, verdict["verdict"], status, reason, needed))
     return rows
+
+
+def join_equal_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return rows in which one claim with one result, which several figures of a paper show, is one row."""
+    joined: dict[Any, Row] = {}
+    for row in rows:
+        key = (row.claim, row.wanted, row.measured, row.verdict) if row.measured else (row.experiment, row.number)
+        first = joined.setdefault(key, row)
+        if first is not row:
+            joined[key] = replace(first, places=(*first.places, row.experiment))
+    return list(joined.values())
 
 
 def find_open_claims(name: str, results: Path) -> list[Row]:
@@ -248,19 +272,38 @@ def escape(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def print_paper(paper: str, rows: list[Row], minutes: Mapping[str, float]) -> None:
-    """Print the table of a paper, and below it what has not been run."""
+def name_places(row: Row) -> str:
+    """Return the places of a claim in its paper, each linked to its results."""
+    return ", ".join(
+        f"[{experiment[name].reference.partition(', ')[2] or name.partition('/')[2]}]({name}/README.md)"
+        for name in (row.experiment, *row.places)
+    )
+
+
+def print_table(paper: str, rows: Sequence[Row]) -> None:
+    """Print the table of a paper."""
     print(f"## {paper}: {TITLES[paper]}\n")
-    print("| claim | the paper says | we measured | verdict | reason |\n| --- | --- | --- | --- | --- |")
-    for row in [row for row in rows if row.verdict != NOT_RUN]:
-        place = experiment[row.experiment].reference.partition(", ")[2] or row.experiment.partition("/")[2]
-        word = row.verdict + (" (older)" if row.status == "older" else "")
-        says = f"[{place}]({row.experiment}/README.md): {row.wanted}"
-        print(f"| {' | '.join(map(escape, (row.claim, says, row.measured, word, row.reason)))} |")
+    print("| claim | the paper says | we measured | verdict |\n| --- | --- | --- | --- |")
+    for row in rows:
+        if row.verdict != NOT_RUN:
+            word = row.verdict + (", older" if row.status == "older" else "")
+            says = f"{name_places(row)}: {row.wanted}"
+            print(f"| {' | '.join(map(escape, (row.claim, says, row.measured, word)))} |")
+    print()
+
+
+def print_reasons(paper: str, rows: Sequence[Row]) -> None:
+    """Print why claims of a paper are open or do not hold."""
+    print(f"### {paper}\n")
+    for row in rows:
+        if row.verdict != NOT_RUN and row.reason:
+            print(f"- {name_places(row)}, *{row.claim}*: {row.verdict}. {row.reason}")
+    print()
+
+
+def print_waiting(paper: str, rows: Sequence[Row], minutes: Mapping[str, float]) -> None:
+    """Print what has not been run of a paper."""
     waiting = [row for row in rows if row.verdict == NOT_RUN]
-    if waiting:
-        print(f"\nNot run yet (`unbraid reproduce {paper}/ID --scale budget`), with GPU minutes and official")
-        print("files that they take; stand-ins for these settle nothing:\n")
     for name in dict.fromkeys(row.experiment for row in waiting):
         own = [row for row in waiting if row.experiment == name]
         why = "; ".join(dict.fromkeys(row.reason for row in own if row.reason))
@@ -268,7 +311,6 @@ def print_paper(paper: str, rows: list[Row], minutes: Mapping[str, float]) -> No
         files = "".join(f", files of {data}" for data in list_files(name))
         time = pluralise(round(minutes[name]), "minute")
         print(f"- `{name}`: {claims}, {time}{files}" + (f" (withdrawn: {why})" if why else ""))
-    print()
 
 
 def print_commands(results: Path) -> None:
@@ -304,12 +346,20 @@ def main() -> None:
         rows[name.partition("/")[0]] += read_rows(name, results)
         minutes[name] = estimate_minutes(name)
     print(HEAD)
+    rows = {paper: join_equal_rows(each) for paper, each in rows.items()}
     every = [row for each in rows.values() for row in each]
     counts = Counter((row.verdict, " (older)" if row.status == "older" else "") for row in every)
     words = [f"{n} {WORDS[verdict][n > 1]}{age}" for (verdict, age), n in sorted(counts.items())]
     print(f"Of {len(every)} claims, {', '.join(words)}.\n")
     for paper in TITLES:
-        print_paper(paper, rows[paper], minutes)
+        print_table(paper, rows[paper])
+    print(REASONS)
+    for paper in TITLES:
+        print_reasons(paper, rows[paper])
+    print(NOT_RUN_HEAD)
+    for paper in TITLES:
+        print_waiting(paper, rows[paper], minutes)
+    print()
     print_commands(results)
 
 

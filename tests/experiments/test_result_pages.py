@@ -42,7 +42,30 @@ def test_the_page_is_what_the_script_prints(capsys, monkeypatch):
 
 def test_it_opens_with_a_table_per_paper_and_ends_with_commands():
     headings = [line[3:] for line in PAGE.splitlines() if line.startswith("## ")]
-    assert [heading.partition(":")[0] for heading in headings] == [*verdicts.TITLES, "Commands and hashes"]
+    last = ["Reasons", "Not run yet", "Commands and hashes"]
+    assert [heading.partition(":")[0] for heading in headings] == [*verdicts.TITLES, *last]
+    tables, _, rest = PAGE.partition("## Reasons")
+    assert tables.count("| claim | the paper says | we measured | verdict |") == len(verdicts.TITLES)
+    assert max(len(line) for line in tables.splitlines()) < 450
+    assert all(f"### {paper}" in rest for paper in verdicts.TITLES)
+
+
+def test_a_claim_that_two_figures_show_is_one_row(rows):
+    joined = verdicts.join_equal_rows([row for row in rows if row.experiment.startswith("msvae2020/")])
+    (check,) = (row for row in joined if row.claim.startswith("a check, since it is so by construction"))
+    assert (check.experiment, check.places) == ("msvae2020/fig4", ("msvae2020/table1",))
+    tables = [row for row in joined if row.experiment in ("msvae2020/table2", "msvae2020/table3")]
+    assert len(tables) == 4, "other claims with the same result"
+    waiting = [row for row in joined if row.verdict == verdicts.NOT_RUN]
+    assert not any(row.places for row in waiting)
+    assert sum(1 + len(row.places) for row in joined) == sum(row.experiment.startswith("msvae2020/") for row in rows)
+
+
+def test_numbers_of_papers_stand_beside_claims(rows):
+    known = {f"{row.experiment}#{row.number}": row for row in rows}
+    published = verdicts.read_protocol(RESULTS)["published"]
+    assert published.keys() <= known.keys()
+    assert all(known[key].wanted == text for key, text in published.items() if known[key].measured)
 
 
 def test_what_is_open_or_refuted_has_a_reason(rows):
