@@ -122,7 +122,7 @@ def read_rows(name: str, results: Path) -> list[Row]:
         more = f" (and {len(verdict['evidence']) - 1} more)" if len(verdict["evidence"]) > 1 else ""
         wanted, measured = (piece["wanted"], _format(piece) + more) if piece else ("", "none")
         wanted = protocol["published"].get(f"{name}#{number}", wanted)
-        reason = f"{reason} Older: {why}." if why and reason else why or reason
+        reason = f"{reason} Older: {why}.".strip() if why else reason
         rows.append(Row(name, number, claim.text, wanted, measured, verdict["verdict"], status, reason, needed))
     return rows
 
