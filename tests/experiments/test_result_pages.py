@@ -62,6 +62,22 @@ def test_a_claim_that_two_figures_show_is_one_row(rows):
     assert sum(1 + len(row.places) for row in joined) == sum(row.experiment.startswith("msvae2020/") for row in rows)
 
 
+def test_the_summary_has_the_counts_of_the_page_and_two_screens():
+    words = (ROOT / "docs/papers.md").read_text("utf-8")
+    counted = re.search(r"Of (\d+) claims (\d+) hold, (\d+) do not,\n(\d+) are open and (\d+) have not", words)
+    found = dict.fromkeys(verdicts.WORDS, 0)
+    by_paper = {paper: [] for paper in verdicts.TITLES}
+    for name in experiment:
+        by_paper[name.partition("/")[0]] += verdicts.read_rows(name, RESULTS)
+    for each in by_paper.values():
+        for row in verdicts.join_equal_rows(each):
+            found[row.verdict] += 1
+    order = ("holds", "does not hold", "inconclusive", verdicts.NOT_RUN)
+    assert [int(number) for number in counted.groups()] == [sum(found.values()), *(found[word] for word in order)]
+    assert len(words.splitlines()) <= 90
+    assert max(map(len, words.splitlines())) <= 180
+
+
 def test_numbers_of_papers_stand_beside_claims(rows):
     known = {f"{row.experiment}#{row.number}": row for row in rows}
     published = verdicts.read_protocol(RESULTS)["published"]
