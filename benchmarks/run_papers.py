@@ -213,10 +213,13 @@ def all_run(rows: Sequence[Row]) -> bool:
     return all(row.verdict != NOT_RUN for row in rows)
 
 
-def count_stored_seeds(name: str, rows: Sequence[Row], results: Path) -> int:
-    """Return the seeds of the stored runs that some claims read."""
+def read_stored(name: str, rows: Sequence[Row], results: Path) -> tuple[tuple[str, ...], int]:
+    """Return the series that some claims read, and the seeds of their stored runs."""
     stored, texts = read_results(results / name / "runs.csv", name, "budget"), {row.claim for row in rows}
-    return max(count_seeds(claim, stored) for claim in experiment[name].facts.claims if claim.text in texts)
+    claims = [claim for claim in experiment[name].facts.claims if claim.text in texts]
+    read = {each for claim in claims for each in find_series(claim, stored)}
+    series = tuple(each for each in experiment[name].facts.series if each in read)
+    return series, max(count_seeds(claim, stored) for claim in claims)
 
 
 class Plan(NamedTuple):
@@ -237,15 +240,17 @@ def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool
     seeds = {name: int(count) for name, _, count in (paper.partition("@") for paper in papers) if count}
     chosen = {paper.partition("@")[0] for paper in papers}
     names = [name for name in experiment if not chosen or name in chosen or name.partition("/")[0] in chosen]
-    rows = {name: find_open_claims(name, results) for name in names}
+    rows, read = {name: find_open_claims(name, results) for name in names}, {}
     if half:  # beside results of which every claim can be judged again
         rows = {
             name: [row for row in each if HALF_LENGTH in row.reason] for name, each in rows.items() if all_run(each)
         }
         names = [name for name in names if rows.get(name)]
-        seeds = {name: count_stored_seeds(name, rows[name], results) for name in names} | seeds
+        found = {name: read_stored(name, rows[name], results) for name in names}
+        read = {name: series for name, (series, _) in found.items()}
+        seeds = {name: count for name, (_, count) in found.items()} | seeds
     tasks = [
-        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name], half=half)
+        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name], read.get(name, ()), half)
         if name in seeds
         else choose_task(name, scale, rows[name], absent, results)
         for name in names

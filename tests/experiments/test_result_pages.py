@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from unbraid.experiments import experiment, judge, writing
-from unbraid.experiments.combining import count_seeds
+from unbraid.experiments.combining import count_seeds, find_series
 from unbraid.papers.msvae2020.trade_off import SAME_C
 from unbraid.report.tables import write_csv
 
@@ -174,6 +174,9 @@ def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
         assert task.seeds == max(count_seeds(claim, stored) for claim in experiment[task.name].facts.claims
                                  if claim.text in task.claims)  # fmt: skip
         assert minutes < run_papers.build_task(task.name, "budget", [], set(), task.seeds).minutes()
+        read = {name for claim in experiment[task.name].facts.claims if claim.text in task.claims
+                for name in find_series(claim, stored)}  # fmt: skip
+        assert set(task.series) == read
 
 
 def test_the_plan_says_which_claims_wait_for_files(monkeypatch, tmp_path, capsys):
