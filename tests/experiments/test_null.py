@@ -111,6 +111,100 @@ def encoders(rng):
     return draw(rng, names, [MIG, ERROR])
 
 
+def pairs_with_correlation(rng, truth, count):
+    """Draw pairs of Normal numbers with this correlation."""
+    x, other = rng.standard_normal((2, count))
+    return np.stack([x, truth * x + math.sqrt(1 - truth**2) * other], axis=-1)
+
+
+def correlated_over_beta(rng):
+    """TC and MIG of beta-TCVAE whose means over beta have the correlation -.5."""
+    from unbraid.papers.chen2018.setup import MIG, TC
+
+    x, other = np.array([-5.0, -3, -1, 1, 3, 5]), np.array([5.0, -1, -4, -4, -1, 5])  # orthogonal, of mean 0
+    means = zip((1, 2, 4, 6, 8, 10), x, -0.5 * x + math.sqrt(0.75) * other * np.std(x) / np.std(other), strict=True)
+    return [
+        _named("beta-tcvae", seed, {TC: tc + rng.normal(), MIG: mig + rng.normal()}, beta=beta)
+        for beta, tc, mig in means
+        for seed in range(10)
+    ]
+
+
+def falling_tc(rng):
+    """TC of beta-VAE whose last step makes a twentieth of its fall."""
+    from unbraid.papers.chen2018.setup import TC
+
+    means = zip((1, 2, 4, 6, 8, 10), (20.0, 12.0, 6.0, 3.0, 1.0, 0.0), strict=True)
+    return [
+        _named("beta-vae", s, {TC: mean + 0.3 * rng.normal()}, beta=beta) for beta, mean in means for s in range(10)
+    ]
+
+
+def higgins_over_l(rng):
+    """Higgins scores whose last step makes a tenth of their rise, with equal spreads, and with rank correlation .9."""
+    from unbraid.papers.chen2018.code_scores import HIGGINS_AT
+
+    correlation = 2 * math.sin(math.pi * 0.9 / 6)  # Normal numbers with the rank correlation .9
+    first, last = pairs_with_correlation(rng, correlation, 20).T
+    names = [f"{HIGGINS_AT}{size}" for size in (1, 4, 16)]
+    rows = zip(first, last + 0.3 * rng.standard_normal(20) + 9, last + 10, strict=True)
+    return [_named("vae", seed, dict(zip(names, row, strict=True))) for seed, row in enumerate(rows)]
+
+
+def a_quarter_poor(rng):
+    from unbraid.papers.chen2018.setup import MIG
+
+    return [_named("beta-TCVAE", seed, {MIG: 0.1 if rng.random() < 0.25 else 0.5}) for seed in range(40)]
+
+
+def discrete_latents(rng):
+    """HFVAE and beta-SVAE at several weights, all alike."""
+    from unbraid.papers.esmaeili2018.digits import ACCURACY, HFVAE_MNIST, PURITY, SVAE_MNIST
+
+    both = [{"beta": b, "gamma": g} for b in (1.0, 4.0, 8.0) for g in (1.0, 3.0, 8.0)]
+    made = draw(rng, [HFVAE_MNIST], [ACCURACY, PURITY], both, seeds=5)
+    return made + draw(rng, [SVAE_MNIST], [ACCURACY, PURITY], betas(1.0, 4.0, 8.0), seeds=5)
+
+
+def pixel_errors(rng):
+    """L1 errors of MS-VAE that are lower by a tenth."""
+    from unbraid.papers.msvae2020.cars import BASE, L1, MS
+
+    means = {BASE: 10.0, MS: 9.0}
+    return [m for name, mean in means.items() for m in draw(rng, [name], [L1], betas(1, 4, 10), 5, mean)]
+
+
+def conditioning(rng):
+    """M3 of four fifths of M1, at one beta."""
+    from unbraid.papers.msvae2020.cars import MS
+    from unbraid.papers.msvae2020.conditioning import M1, M3
+
+    return [_named(MS, seed, {M1: 10 + rng.normal(), M3: 8 + rng.normal()}, beta=1) for seed in range(5)]
+
+
+def late_c(rng):
+    """C of a stage that learns it last, with a tenth of the nats of the beta-VAE."""
+    from unbraid.papers.msvae2020.ablations import A5, BV
+    from unbraid.papers.msvae2020.cars import KL_OF_Z
+
+    means = {BV: 20.0, A5: 2.0}
+    return [
+        _named(name, seed, {KL_OF_Z: mean + 0.2 * rng.normal()}) for name, mean in means.items() for seed in range(5)
+    ]
+
+
+def two_scores_of_encoders(rng):
+    """MIG and the FactorVAE score with the correlation .5."""
+    from unbraid.papers.split2020.setup import MIG
+
+    names = [f"{model}{end}" for model in ("VAE", "FactorVAE") for end in ("", ", split")]
+    return [
+        _named(name, seed, {MIG: mig, "factorvae/majority-vote": score})
+        for name in names
+        for seed, (mig, score) in enumerate(pairs_with_correlation(rng, 0.5, 10))
+    ]
+
+
 RULES = {
     "difference of means": (Claim("", compare_means("x", "y", A, low=0.0)), lambda r: draw(r, "xy", [A], seeds=3)),
     "mean at its bound": (Claim("", find_mean("x", A, low=0.0)), lambda r: draw(r, "x", [A], seeds=5)),
@@ -147,6 +241,17 @@ RULES = {
     "split2020/fig3, split above wide": (of("split2020/fig3", 2), encoders),
     "split2020/fig8, the best models": (of("split2020/fig8", 0), encoders),
     "split2020/fig8, MIG of the best": (of("split2020/fig8", 1), encoders),
+    "chen2018/fig4, correlation at its bound": (of("chen2018/fig4", 0), correlated_over_beta),
+    "chen2018/fig4, last fall at its bound": (of("chen2018/fig4", 3), falling_tc),
+    "chen2018/figS5, last rise at its bound": (of("chen2018/figS5", 1), higgins_over_l),
+    "chen2018/figS5, equal spreads": (of("chen2018/figS5", 2), higgins_over_l),
+    "chen2018/figS5, rank correlation at its bound": (of("chen2018/figS5", 3), higgins_over_l),
+    "chen2018/fig3, share at its bound": (of("chen2018/fig3", 3), a_quarter_poor),
+    "esmaeili2018/discrete, at the chosen setting": (of("esmaeili2018/discrete", 1), discrete_latents),
+    "msvae2020/fig34, slightly better": (of("msvae2020/fig34", 1), pixel_errors),
+    "msvae2020/fig5, M3 tracks M1": (of("msvae2020/fig5", 2), conditioning),
+    "msvae2020/fig39, late C": (of("msvae2020/fig39", 0), late_c),
+    "split2020/fig9, correlation at its bound": (of("split2020/fig9", 0), two_scores_of_encoders),
 }
 NEVER_HOLDS = {"chen2018/figS12, gap", "chen2018/figS12, best models", "chen2018/figS13"}
 """Rules whose null is no edge: the claim is false by a margin, and may be refuted but not hold."""
