@@ -20,7 +20,7 @@ import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
 from unbraid.experiments import Results, experiment, judge
-from unbraid.experiments.half_length import STARTS_OF_NOTES, attach_half, read_half
+from unbraid.experiments.other_lengths import STARTS_OF_NOTES, attach_other_lengths, read_other_lengths
 from unbraid.experiments.result_files import read_runs
 from unbraid.experiments.writing import Provenance, find_commit, read_looks, write_results
 
@@ -46,15 +46,15 @@ def read_results(path: Path, name: str, scale: str) -> Results:
 def read_judged(name: str, record: Mapping[str, Any], folder: Path) -> tuple[Results, list[str]]:
     """Return the results that the claims of an experiment are judged by, and the notes of its page.
 
-    Runs of half the steps are beside the whole ones, if there are any that are comparable.
+    Runs of half or twice the steps are beside the whole ones, if there are any that are comparable.
     """
     facts, page = experiment[name].facts, (folder / "README.md").read_text("utf-8")
     listed = [line[2:] for line in page.partition("## Settings")[2].splitlines() if line.startswith("- ")]
     own = [note for note in listed if note not in facts.notes and not note.startswith((AGAIN, *STARTS_OF_NOTES))]
     whole = replace(read_results(folder / "runs.csv", name, record["scale"]), looks=read_looks(record, facts.claims))
-    half = read_half(folder, facts, record["scale"])
-    results, of_half = attach_half(whole, half, record.get("networks", {}), own)
-    return results, [*facts.notes, *own, *record.get("notes", ()), *of_half]
+    others = read_other_lengths(folder, facts, record["scale"])
+    results, of_others = attach_other_lengths(whole, others, record.get("networks", {}), own)
+    return results, [*facts.notes, *own, *record.get("notes", ()), *of_others]
 
 
 def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) -> None:

@@ -23,10 +23,10 @@ settles the most claims per minute, and lists at its end what would stay open. I
 the series that the claims read are trained, with further seeds (`10:36 of FactorVAE`), and `benchmarks/add_seeds.py`
 adds them to the stored results.
 
-Claims whose estimates had not settled need runs of half the steps, which show how far they moved. `--half` trains
-those instead, with as many seeds as are stored; copy their half.csv and half.json beside the stored results, and judge
-these again. Scores by a classifier count only if the same one measured the whole runs, so run both lengths on one
-machine, or carry `UNBRAID_DATA/classifiers` along.
+Claims whose estimates had not settled need runs of half or twice the steps, as their reason says. `--length half` (or
+`twice`) trains those instead, with as many seeds as are stored; copy their half.csv and half.json (or twice.*) beside
+the stored results, and judge these again. Scores by a classifier count only if the same one measured the whole runs, so
+run both lengths on one machine, or carry `UNBRAID_DATA/classifiers` along.
 
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from judge_again import read_results
-from verdicts import HALF_LENGTH, NOT_RUN, Row, find_open_claims
+from verdicts import NOT_RUN, Row, find_open_claims, name_wait
 
 from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
@@ -61,6 +61,7 @@ from unbraid.errors import UnbraidError, UsageError
 from unbraid.experiments import StandIn, experiment, reproduce
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.experiments.combining import count_seeds, find_series
+from unbraid.experiments.lengths import LENGTHS, Length, get_length
 from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
@@ -156,11 +157,11 @@ def build_task(
     absent: set[str],
     seeds: int | range | None = None,
     series: tuple[str, ...] = (),
-    half: bool = False,
+    length: Length | None = None,
 ) -> Task:
-    """Return the task of an experiment at a scale, or of its runs of half the steps."""
+    """Return the task of an experiment at a scale, or of its runs of another length."""
     facts = experiment[name].facts.with_series(series) if series else experiment[name].facts
-    facts = facts.with_half_steps(scale) if half else facts
+    facts = facts.with_length(scale, length) if length else facts
     facts = facts if seeds is None else facts.with_seeds(scale, seeds)
     if facts.measure is not None:
         return Task(name, claims, [Sweep(name, 60.0)], [], seeds)
@@ -213,9 +214,9 @@ def all_run(rows: Sequence[Row]) -> bool:
     return all(row.verdict != NOT_RUN for row in rows)
 
 
-def read_stored(name: str, rows: Sequence[Row], results: Path) -> tuple[tuple[str, ...], int]:
+def read_stored(name: str, texts: Sequence[str], results: Path) -> tuple[tuple[str, ...], int]:
     """Return the series that some claims read, and the seeds of their stored runs."""
-    stored, texts = read_results(results / name / "runs.csv", name, "budget"), {row.claim for row in rows}
+    stored = read_results(results / name / "runs.csv", name, "budget")
     claims = [claim for claim in experiment[name].facts.claims if claim.text in texts]
     read = {each for claim in claims for each in find_series(claim, stored)}
     series = tuple(each for each in experiment[name].facts.series if each in read)
@@ -230,27 +231,26 @@ class Plan(NamedTuple):
     without_data: list[Task]
 
 
-def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool, half: bool = False) -> Plan:
+def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool, length: Length | None = None) -> Plan:
     """Return what is worth running, in order.
 
-    `papers` names papers or experiments; an experiment may have its number of seeds behind an @. With `half` these are
-    the runs of half the steps of experiments with claims whose estimates had not settled.
+    `papers` names papers or experiments; an experiment may have its number of seeds behind an @. With a
+    `length` these are the runs of that length of experiments with claims whose estimates had not settled.
     """
     absent = {item.name for item in describe() if item.state == "missing"}
     seeds = {name: int(count) for name, _, count in (paper.partition("@") for paper in papers) if count}
     chosen = {paper.partition("@")[0] for paper in papers}
     names = [name for name in experiment if not chosen or name in chosen or name.partition("/")[0] in chosen]
     rows, read = {name: find_open_claims(name, results) for name in names}, {}
-    if half:  # beside results of which every claim can be judged again
-        rows = {
-            name: [row for row in each if HALF_LENGTH in row.reason] for name, each in rows.items() if all_run(each)
-        }
+    if length:  # beside results of which every claim can be judged again
+        wait = name_wait(length)
+        rows = {name: [row for row in each if wait in row.reason] for name, each in rows.items() if all_run(each)}
         names = [name for name in names if rows.get(name)]
-        found = {name: read_stored(name, rows[name], results) for name in names}
+        found = {name: read_stored(name, [row.claim for row in rows[name]], results) for name in names}
         read = {name: series for name, (series, _) in found.items()}
         seeds = {name: count for name, (_, count) in found.items()} | seeds
     tasks = [
-        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name], read.get(name, ()), half)
+        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name], read.get(name, ()), length)
         if name in seeds
         else choose_task(name, scale, rows[name], absent, results)
         for name in names
@@ -347,7 +347,7 @@ def keep_scores_often(root: Path, archive: Path | None, seconds: float = 20.0) -
 def reproduce_one(task: Task, arguments: argparse.Namespace) -> Any:
     """Reproduce an experiment, with the runs of `--runs` if some fit."""
     name, places = task.name, {"root": arguments.root, "out": arguments.out, "device": arguments.device}
-    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series, "half": arguments.half}
+    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series, "length": arguments.length}
     earlier = arguments.runs / name.partition("/")[0] if arguments.runs else None
     try:
         (outcome,) = reproduce(name, runs=earlier if earlier and earlier.exists() else None, **places)
@@ -370,8 +370,9 @@ def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> l
         except UnbraidError as error:  # the others still run, if there is time
             rows.append((task.name, "", "stopped" if isinstance(error, Interrupted) else "failed", str(error)))
             continue
-        if arguments.half:
-            rows.append((task.name, "", "half", f"copy half.* of {outcome.folder}, then benchmarks/judge_again.py"))
+        if arguments.length:
+            files = f"{arguments.length}.* of {outcome.folder}"
+            rows.append((task.name, "", arguments.length, f"copy {files}, then benchmarks/judge_again.py"))
         elif task.series:
             rows.append((task.name, "", "add seeds", f"python benchmarks/add_seeds.py {task.name} {outcome.folder}"))
         else:
@@ -389,7 +390,7 @@ def main() -> None:
     )
     parser.add_argument("--scale", default="budget")
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--half", action="store_true", help="runs of half the steps, for claims that still move")
+    parser.add_argument("--length", choices=LENGTHS, help="runs of this length, for claims that still move")
     parser.add_argument("--plan", action="store_true", help="print the plan and run nothing")
     parser.add_argument("--stand-ins", action="store_true", help="also run experiments whose data are missing")
     parser.add_argument("--results", type=Path, default=Path("results"), help="committed verdicts, to see what is open")
@@ -399,7 +400,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="a folder of earlier runs, unpacked from --keep")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
-    asked = (arguments.names, arguments.scale, arguments.results, arguments.stand_ins, arguments.half)
+    asked = (arguments.names, arguments.scale, arguments.results, arguments.stand_ins, get_length(arguments.length))
     plan = plan_tasks(*asked)
     names = [name.partition("@")[0] for name in arguments.names]
     if names and set(names) <= set(experiment):

@@ -22,14 +22,18 @@ from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
 from unbraid.experiments.combining import MIN_SEEDS, count_seeds
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
-from unbraid.experiments.settling import ASKED
+from unbraid.experiments.lengths import HALF, TWICE, Length
+from unbraid.experiments.settling import TOLD
 from unbraid.experiments.statistics import Chance, Estimate
 from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
 from unbraid.printable import pluralise
 
-HALF_LENGTH = "runs of half the steps"
-"""Words in the reason of a claim that waits for them."""
+MIN_MARGIN_FOR_HALF = 2.0
+"""How far inside or outside of its range an interval must lie, in its own half widths, to try half the steps first.
+
+They cost a quarter of twice the steps, but have the noise of both lengths: about five standard errors are needed.
+"""
 
 HEAD = """# Results
 
@@ -219,13 +223,13 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
         return "The estimate is missing.", math.nan
     seeds, counted = _count_seeds(name, verdict, results)
     state = _describe_unsettled(piece, verdict["why"])
-    if seeds >= MIN_SEEDS and state:
-        if ASKED in verdict["why"]:
-            minutes = 2 * estimate_minutes(name)
-            return f"{state}, but still moves: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
-        minutes = max(1, round(estimate_minutes(name, half=True)))
-        return f"{state}, but still moves: about {minutes} GPU minutes for {HALF_LENGTH}.", math.nan
     pieces = verdict["evidence"]
+    if seeds >= MIN_SEEDS and state:
+        if TOLD[TWICE] in verdict["why"]:
+            return f"{state}, but runs of twice the steps do not confirm it.", math.nan
+        length = TWICE if TOLD[HALF] in verdict["why"] else choose_length(pieces)
+        minutes = max(1, round(_estimate_other_length(name, verdict["claim"], length, results)))
+        return f"{state}, but still moves: about {minutes} GPU minutes for {name_wait(length)}.", math.nan
     whole = all(math.isfinite(_margin(each)) for each in pieces)
     needed = count_needed_seeds([_read_evidence(each) for each in (pieces if whole else [piece])], seeds, looks)
     if math.isinf(needed):
@@ -239,7 +243,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
 
 def _describe_unsettled(piece: Mapping[str, Any], why: str) -> str:
     """Return what an estimate shows that had not settled; nothing if it shows nothing."""
-    moves = "would change the verdict" in why
+    moves = "would change the verdict" in why or TOLD[TWICE] in why
     if _margin(piece) > 0:
         return "The interval lies in the range"
     if moves and _read_evidence(piece).lies_outside:
@@ -247,11 +251,34 @@ def _describe_unsettled(piece: Mapping[str, Any], why: str) -> str:
     return "The difference is too small to be seen" if moves and "two of three should" in why else ""
 
 
-def estimate_minutes(name: str, half: bool = False) -> float:
-    """Return the minutes of an experiment, or of its runs of half the steps, at `budget` on one H200."""
+def name_wait(length: Length) -> str:
+    """Return the words in the reason of a claim that waits for runs of a length."""
+    return f"runs of {length.words}"
+
+
+def choose_length(pieces: Sequence[Mapping[str, Any]]) -> Length:
+    """Return the length whose runs should show whether the estimates of a claim had settled."""
+    found = [_read_evidence(piece) for piece in pieces]
+    outside = [-2 - each.margin for each in found if each.lies_outside]  # from the near end of the interval
+    margin = max(outside) if outside else min(each.margin for each in found)
+    return HALF if margin >= MIN_MARGIN_FOR_HALF else TWICE
+
+
+def estimate_minutes(name: str) -> float:
+    """Return the minutes of an experiment at `budget` on one H200."""
     from run_papers import build_task
 
-    return build_task(name, "budget", [], set(), half=half).minutes()
+    return build_task(name, "budget", [], set()).minutes()
+
+
+def _estimate_other_length(name: str, claim: str, length: Length, results: Path) -> float:
+    """Return the minutes of runs of a length, of the series that a claim reads, with the seeds that are stored."""
+    from run_papers import build_task, read_stored
+
+    if not (results / name / "runs.csv").exists():
+        return build_task(name, "budget", [], set(), length=length).minutes()
+    series, seeds = read_stored(name, [claim], results)
+    return build_task(name, "budget", [], set(), seeds, series, length).minutes()
 
 
 def _estimate_addition(name: str, claim: str, seeds: int, results: Path) -> float:

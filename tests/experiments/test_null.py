@@ -449,6 +449,6 @@ def test_half_lengths_rarely_pass_what_vanishes_and_mostly_what_stays(whole, hal
     for _ in range(repetitions):
         now = draw_runs(whole)
         if combine_verdicts(evidence := claim.evidence(now)) == "holds":
-            doubled = settling.find_doubled_evidence(claim, replace(now, shorter=draw_runs(half)))
+            _, doubled = settling.find_doubled_evidence(claim, replace(now, other_lengths={"half": draw_runs(half)}))
             passed += settling.keeps_verdict(doubled, evidence, "holds")
     assert least <= passed / repetitions <= most

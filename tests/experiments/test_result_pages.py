@@ -18,6 +18,7 @@ import pytest
 
 from unbraid.experiments import experiment, judge, writing
 from unbraid.experiments.combining import count_seeds, find_series
+from unbraid.experiments.lengths import LENGTHS
 from unbraid.papers.msvae2020.trade_off import SAME_C
 from unbraid.report.tables import write_csv
 
@@ -157,15 +158,16 @@ def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(t
     assert sum(minutes for _, minutes in order) < 0.8 * sum(task.minutes() for task, _ in order)
 
 
-def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
-    order, left, _ = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, half=True)
+@pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
+def test_the_plan_of_another_length_has_the_claims_that_still_move(length):
+    order, left, _ = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, length=length)
     listed = [(task.name, claim) for task, _ in order for claim in task.claims]
     rows = {name: verdicts.find_open_claims(name, RESULTS) for name in experiment}
     moving = [
         (name, row.claim)
         for name, each in rows.items()
         for row in each
-        if verdicts.HALF_LENGTH in row.reason and all(other.verdict != verdicts.NOT_RUN for other in each)
+        if verdicts.name_wait(length) in row.reason and all(other.verdict != verdicts.NOT_RUN for other in each)
     ]
     assert sorted(listed) == sorted(moving)
     assert not left
@@ -173,7 +175,7 @@ def test_the_plan_of_half_lengths_has_the_claims_that_still_move():
         stored = judge_again.read_results(RESULTS / task.name / "runs.csv", task.name, "budget")
         assert task.seeds == max(count_seeds(claim, stored) for claim in experiment[task.name].facts.claims
                                  if claim.text in task.claims)  # fmt: skip
-        assert minutes < run_papers.build_task(task.name, "budget", [], set(), task.seeds).minutes()
+        assert minutes <= run_papers.build_task(task.name, "budget", [], set(), task.seeds, length=length).minutes()
         read = {name for claim in experiment[task.name].facts.claims if claim.text in task.claims
                 for name in find_series(claim, stored)}  # fmt: skip
         assert set(task.series) == read

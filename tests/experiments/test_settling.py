@@ -22,6 +22,7 @@ from unbraid.experiments.evidence import (
     compare_pairs,
     find_mean,
 )
+from unbraid.experiments.lengths import HALF, TWICE
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.stored_runs import Source
 from unbraid.store import load_tensors
@@ -83,7 +84,12 @@ def test_a_stage_is_compared_with_the_finished_run_that_it_refines(refines, drif
 
 def with_half(gap, half, before, **facts):
     """Runs whose gap is known at the end, with half of the steps, and at 4/5 of them."""
-    return replace(results(gap, before), shorter=results(half), **facts)
+    return replace(beside(results(gap, before), half=results(half)), **facts)
+
+
+def beside(whole, **others):
+    """Runs with those of other lengths beside them."""
+    return replace(whole, other_lengths=others)
 
 
 def draw(gap, seeds=10, noise=0.0, start=0, seed=1):
@@ -95,8 +101,11 @@ def draw(gap, seeds=10, noise=0.0, start=0, seed=1):
     return Results(tuple(made), "small")
 
 
+HALVED, DOUBLED = settling.TOLD[HALF], settling.TOLD[TWICE]
+
+
 def find_doubled(whole, half, claim=HIGHER):
-    return settling.find_doubled_evidence(claim, replace(whole, shorter=half))
+    return settling.find_doubled_evidence(claim, beside(whole, half=half))[1]
 
 
 def test_runs_of_half_the_steps_tell_more_than_a_rate_that_falls_to_zero():
@@ -119,7 +128,7 @@ def test_twice_the_steps_are_not_promised_more_than_a_curve_that_flattens_keeps(
     assert half > whole > 0 > twice
     (found,) = find_doubled(draw(whole), draw(half))
     assert found.estimate.value <= twice + 1e-9
-    assert judge(HIGHER, replace(results(whole, before=2 * whole), shorter=draw(half))).verdict == "inconclusive"
+    assert judge(HIGHER, beside(results(whole, before=2 * whole), half=draw(half))).verdict == "inconclusive"
 
 
 def test_half_lengths_do_not_reopen_what_the_snapshots_settled_but_are_told():
@@ -138,15 +147,15 @@ def test_half_lengths_at_other_settings_tell_nothing():
     for claim in (at, average):
         moving = replace(make(0.1, 1, 4), earlier=make(0.13, 1, 4))
         for betas in ((2, 8), (1,), (4,)):
-            verdict = judge(claim, replace(moving, shorter=make(0.1, *betas)))
-            assert (verdict.verdict, settling.ASKED in verdict.why) == ("inconclusive", False)
-        assert judge(claim, replace(moving, shorter=make(0.1, 1, 4))).verdict == "holds"
+            verdict = judge(claim, beside(moving, half=make(0.1, *betas)))
+            assert (verdict.verdict, HALVED in verdict.why) == ("inconclusive", False)
+        assert judge(claim, beside(moving, half=make(0.1, 1, 4))).verdict == "holds"
 
 
 def test_only_series_that_a_claim_reads_need_runs_of_half_the_steps():
     moving = results(0.1, before=0.13)
     other = tuple(member("c", k, {SCORE: 0.5}) for k in range(10))
-    both = replace(moving, members=(*moving.members, *other), shorter=results(0.12))
+    both = beside(replace(moving, members=(*moving.members, *other)), half=results(0.12))
     assert judge(HIGHER, both).verdict == "holds"
 
 
@@ -166,9 +175,9 @@ def test_runs_are_paired_by_their_seeds():
 
 def test_the_noise_of_both_lengths_counts():
     moving = replace(draw(0.1, noise=0.01), earlier=draw(0.13, noise=0.01))
-    assert judge(HIGHER, replace(moving, shorter=draw(0.1, noise=0.01, seed=2))).verdict == "holds"
-    assert judge(HIGHER, replace(moving, shorter=draw(0.1, noise=0.2, seed=2))).verdict == "inconclusive"
-    assert judge(HIGHER, replace(draw(0.1), earlier=draw(0.13), shorter=draw(0.1, noise=0.2, seed=2))).verdict == (
+    assert judge(HIGHER, beside(moving, half=draw(0.1, noise=0.01, seed=2))).verdict == "holds"
+    assert judge(HIGHER, beside(moving, half=draw(0.1, noise=0.2, seed=2))).verdict == "inconclusive"
+    assert judge(HIGHER, beside(replace(draw(0.1), earlier=draw(0.13)), half=draw(0.1, noise=0.2, seed=2))).verdict == (
         "inconclusive"
     )
 
@@ -188,9 +197,40 @@ def test_a_share_of_pairs_moves_with_the_scores():
     assert judge(HIGHER, small[0]).verdict == "does not hold"
     growing = replace(small[0], earlier=draw(-0.04, seeds=60, noise=0.1))
     assert judge(HIGHER, growing).verdict == "inconclusive"
-    assert judge(HIGHER, replace(growing, shorter=small[1])).verdict == "does not hold"
+    assert judge(HIGHER, beside(growing, half=small[1])).verdict == "does not hold"
     rising = draw(-0.04, seeds=60, noise=0.1)
-    assert judge(HIGHER, replace(growing, shorter=rising)).verdict == "inconclusive"
+    assert judge(HIGHER, beside(growing, half=rising)).verdict == "inconclusive"
+
+
+def with_twice(gap, twice, before, **others):
+    """Runs whose gap is known at the end, with twice the steps, and at 4/5 of them."""
+    return beside(results(gap, before), twice=results(twice), **others)
+
+
+def test_runs_of_twice_the_steps_settle_a_claim_that_they_confirm():
+    settled = judge(HIGHER, with_twice(0.1, twice=0.02, before=0.13))
+    assert settled.verdict == "holds"
+    assert settled.why.endswith("Since 4/5 of training: -0.03. Runs of twice the steps give 0.0232 (0.00968..0.0366).")
+    assert judge(HIGHER, with_twice(0.1, twice=0.005, before=0.13)).verdict == "inconclusive"
+
+
+def test_opposite_verdicts_with_all_and_with_twice_the_steps_leave_a_claim_open():
+    """Even if the pace of the last fifth had settled it."""
+    for before in (0.1, 0.13):
+        verdict = judge(HIGHER, with_twice(0.1, twice=-0.1, before=before))
+        assert verdict.verdict == "inconclusive"
+        assert names(verdict.why, "with twice the steps, it does not hold")
+    assert judge(HIGHER, with_twice(0.1, twice=0.005, before=0.1)).verdict == "holds"  # no opposite: too few seeds
+
+
+def test_runs_of_twice_the_steps_come_before_those_of_half():
+    both = with_twice(0.1, twice=0.1, before=0.13, half=results(0.5))
+    verdict = judge(HIGHER, both)
+    assert (verdict.verdict, DOUBLED in verdict.why, HALVED in verdict.why) == ("holds", True, False)
+    assert judge(HIGHER, with_twice(0.1, twice=0.1, before=0.13, half=results(0.12))).verdict == "holds"
+    lacking = {"twice": draw(0.1, seeds=2), "half": results(0.12)}
+    verdict = judge(HIGHER, beside(results(0.1, before=0.13), **lacking))
+    assert (verdict.verdict, DOUBLED in verdict.why, HALVED in verdict.why) == ("holds", False, True)
 
 
 EQUAL = Claim("they are equal", compare_means("a", "b", SCORE, low=-0.05, high=0.05))
@@ -199,27 +239,27 @@ EQUAL = Claim("they are equal", compare_means("a", "b", SCORE, low=-0.05, high=0
 def test_an_estimate_that_passes_through_its_range_refutes_nothing():
     assert judge(EQUAL, replace(draw(-0.1), earlier=draw(-0.1))).verdict == "does not hold"
     assert judge(EQUAL, replace(draw(-0.1), earlier=draw(-0.14))).verdict == "inconclusive"  # at +.1 later
-    moving = replace(draw(-0.1), earlier=draw(-0.11), shorter=draw(-0.2))
+    moving = beside(replace(draw(-0.1), earlier=draw(-0.11)), half=draw(-0.2))
     assert judge(EQUAL, moving).verdict == "inconclusive"  # at +.1, too
-    assert judge(EQUAL, replace(moving, shorter=draw(-0.09))).verdict == "does not hold"
-    assert judge(EQUAL, replace(draw(0.1), earlier=draw(0.11), shorter=draw(0.09))).verdict == "does not hold"
+    assert judge(EQUAL, beside(moving, half=draw(-0.09))).verdict == "does not hold"
+    assert judge(EQUAL, beside(replace(draw(0.1), earlier=draw(0.11)), half=draw(0.09))).verdict == "does not hold"
 
 
 def test_an_equality_needs_both_ends():
     moving = replace(draw(0.0, noise=0.002), earlier=draw(0.03, noise=0.002))
     assert judge(EQUAL, moving).verdict == "inconclusive"
     for half, verdict in ((0.01, "holds"), (-0.01, "holds"), (0.04, "inconclusive"), (-0.04, "inconclusive")):
-        assert judge(EQUAL, replace(moving, shorter=draw(half, noise=0.002, seed=2))).verdict == verdict
+        assert judge(EQUAL, beside(moving, half=draw(half, noise=0.002, seed=2))).verdict == verdict
 
 
 @pytest.mark.parametrize(
     "shorter", [draw(0.1, seeds=2), made_up({("a", 1): {SCORE: 0.2}}), made_up({(n, 1): {OTHER: 0.2} for n in "ab"})]
 )
 def test_runs_of_half_the_steps_without_seeds_series_or_scores_leave_it_to_the_snapshots(shorter):
-    verdict = judge(HIGHER, replace(results(0.1, before=0.13), shorter=shorter))
+    verdict = judge(HIGHER, beside(results(0.1, before=0.13), half=shorter))
     assert verdict.verdict == "inconclusive"
     assert "4/5" in verdict.why
-    assert settling.ASKED not in verdict.why
+    assert HALVED not in verdict.why
 
 
 def test_half_lengths_say_nothing_of_what_is_read_from_models():

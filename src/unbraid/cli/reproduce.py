@@ -44,10 +44,12 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Train only this series, and those that it refines; repeat for others.", show_default=False),
     ] = None,
-    half: Annotated[
-        bool,
-        typer.Option("--half", help="Train for half of the steps, to see how far scores move with twice as many."),
-    ] = False,
+    length: Annotated[
+        str | None,
+        typer.Option(
+            metavar="half|twice", help="Train for half or twice the steps, to see if scores had settled; judge nothing."
+        ),
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -60,7 +62,7 @@ def reproduce(
     check_experiment(experiment)
     from unbraid.papers import reproduce as reproduce_experiment
 
-    part = {"seeds": _read_seeds(seeds), "series": series or (), "half": half}
+    part = {"seeds": _read_seeds(seeds), "series": series or (), "length": length}
     outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs, **part)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
@@ -71,8 +73,8 @@ def reproduce(
     if as_json:
         print_json([outcome.as_record() for outcome in outcomes])
         return
-    if half:
-        echo("Reproduce it without --half, with the seeds of the whole runs, to judge its claims by these runs.")
+    if length:
+        echo("Reproduce it without --length, with the seeds of the whole runs, to judge its claims by these runs.")
     else:
         print_rows(rows, False)
     echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))

@@ -7,7 +7,7 @@
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
 An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth. If it
-would not, but there are runs of half the steps, they decide: the estimate moves as far again as from them.
+would not, but there are runs of half or twice the steps, they decide (`settling.py`).
 Whoever adds seeds until a claim is settled will settle false ones, too: at the k-th look, intervals have the level
 1 - 0.1 / k.
 """

@@ -2,13 +2,14 @@
 
 Learning curves flatten, so as many steps again move an estimate at most as far as the latest steps did, at their mean
 pace. A snapshot at 4/5 of training gives the pace of the last fifth. Where the learning rate falls to 0, scores move in
-the last fifth because the rate falls, and would do so at the end of any schedule. Runs of half the steps have a whole
-schedule of their own, and give the pace of the second half of training. They are asked where a verdict fails by the
-snapshots, and can only confirm it.
+the last fifth because the rate falls, and would do so at the end of any schedule. Runs of another length have a whole
+schedule of their own: those of half the steps give the pace of the second half of training, and those of twice the
+steps the answer itself. They are asked where a verdict fails by the snapshots, and can confirm it. They never replace
+it: if twice the steps give the opposite verdict, the claim is open.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unbraid.experiments.base import SNAPSHOT_SHARE, Claim, Evidence, MissingResultsError, Results, VerdictWord
@@ -20,13 +21,17 @@ from unbraid.experiments.combining import (
     find_refutations,
     find_series,
 )
+from unbraid.experiments.lengths import HALF, TWICE, Length
 from unbraid.report.tables import Member, format_setting
 
 STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 """As many steps again as the whole training, in units of those since the snapshot."""
 
-ASKED = "By runs of half the steps"
-"""Words in the reason of a verdict that these runs were asked for."""
+TOLD = {
+    TWICE: "Runs of twice the steps give",
+    HALF: "By runs of half the steps, twice as many give",
+}
+"""What a reason says of the estimates after twice the steps, by the runs that they come from."""
 
 HALVES_AHEAD = 2
 """As many steps again as the whole training, in units of those since half of it."""
@@ -40,11 +45,15 @@ def judge_settling(
     A difference that is `small` has no bound that it could move away from.
     """
     settled, words, warning = _compare_with_snapshots(claim, results, evidence, verdict, small)
-    doubled = find_doubled_evidence(claim, results)
-    if doubled and keeps_verdict(doubled, evidence, verdict):
+    length, doubled = find_doubled_evidence(claim, results)
+    if length is None:
+        return settled, words + warning
+    later = combine_verdicts(doubled)
+    if keeps_verdict(doubled, evidence, verdict):
         settled, warning = verdict, ""
-    told = f". {ASKED}, twice as many give {', '.join(str(each.estimate) for each in doubled)}" if doubled else ""
-    return settled, words + warning + told
+    elif length is TWICE and "inconclusive" not in (verdict, later):
+        settled, warning = "inconclusive", f"; with twice the steps, it {later}"
+    return settled, f"{words}{warning}. {TOLD[length]} {', '.join(str(each.estimate) for each in doubled)}"
 
 
 def _compare_with_snapshots(
@@ -86,19 +95,29 @@ def _deepens(evidence: Evidence, drift: float) -> bool:
     return all(drift * (value - end) > 0 for end in (evidence.low, evidence.high) if math.isfinite(end))
 
 
-def find_doubled_evidence(claim: Claim, results: Results) -> tuple[Evidence, ...]:
-    """Return the evidence after twice the steps, by runs of half of them; none if they lack settings, seeds or scores.
+def find_doubled_evidence(claim: Claim, results: Results) -> tuple[Length | None, tuple[Evidence, ...]]:
+    """Return the evidence after twice the steps, and the length of the runs that give it.
 
-    Its intervals have the noise of both lengths.
+    Runs of twice the steps come first. Those of half the steps give intervals with the noise of both lengths. There is
+    no length if neither has the settings, seeds and scores that the claim needs.
     """
-    if results.shorter is None:
-        return ()
-    doubled = double_steps(results, results.shorter)
+    for length, double in ((TWICE, lambda other: other), (HALF, lambda other: double_steps(results, other))):
+        other = results.other_lengths.get(length.name)
+        found = () if other is None else _find_evidence_beside(claim, results, double(other), other.looks)
+        if found:
+            return length, found
+    return None, ()
+
+
+def _find_evidence_beside(
+    claim: Claim, whole: Results, doubled: Results, looks: Mapping[str, int]
+) -> tuple[Evidence, ...]:
+    """Return the evidence of runs beside the whole ones; none if they lack settings, seeds or scores."""
     try:
-        if count_seeds(claim, doubled) < MIN_SEEDS or not _have_same_settings(claim, results, doubled):
+        if count_seeds(claim, doubled) < MIN_SEEDS or not _have_same_settings(claim, whole, doubled):
             return ()
-        looks = sum(each.looks.get(claim.text, 1) for each in (results, results.shorter)) - 1
-        found = find_evidence(claim, replace(doubled, looks={claim.text: looks}))
+        together = sum(each.get(claim.text, 1) for each in (whole.looks, looks)) - 1
+        found = find_evidence(claim, replace(doubled, looks={claim.text: together}))
     except MissingResultsError:
         return ()
     return found if all(math.isfinite(end) for each in found for end in each.estimate[:3]) else ()
@@ -120,7 +139,7 @@ def double_steps(whole: Results, half: Results) -> Results:
                 if name in partner.scores
             }
             members.append(member._replace(scores=scores))
-    return replace(whole, members=tuple(members), earlier=None, shorter=None, models=None)
+    return replace(whole, members=tuple(members), earlier=None, other_lengths={}, models=None)
 
 
 def _have_same_settings(claim: Claim, one: Results, other: Results) -> bool:
