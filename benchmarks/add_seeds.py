@@ -26,6 +26,8 @@ from unbraid.report.tables import write_csv
 
 Row = dict[str, str]
 SEED_ROW = "seed"
+TAKEN_FROM = "taken from"
+"""Key of a record that names the experiment whose stored runs are added (`benchmarks/share_runs.py`)."""
 
 
 def read_rows(folder: Path) -> tuple[list[str], list[Row]]:
@@ -70,8 +72,10 @@ def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
     """Return a note about the runs that were added."""
     seeds = sorted({int(row["seed"]) for row in rows})
     series = "; ".join(dict.fromkeys(row["series"] for row in rows))
-    how = f"`{record['command']}`, commit {record['commit']}"
-    return f"Runs of seeds {seeds[0]} to {seeds[-1]} of {series} were added ({how})."
+    what = f"Runs of seeds {seeds[0]} to {seeds[-1]} of {series} were"
+    if TAKEN_FROM in record:
+        return f"{what} taken from {record[TAKEN_FROM]}, which trained the same series; its page has their commands."
+    return f"{what} added (`{record['command']}`, commit {record['commit']})."
 
 
 def count_looks_after_adding(name: str, record: dict[str, Any], series: set[str], folder: Path) -> dict[str, int]:
