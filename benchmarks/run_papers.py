@@ -58,7 +58,7 @@ from verdicts import NOT_RUN, Row, find_open_claims, name_wait
 from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
-from unbraid.experiments import StandIn, experiment, reproduce
+from unbraid.experiments import Results, StandIn, experiment, reproduce
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.experiments.combining import count_seeds, find_series
 from unbraid.experiments.lengths import LENGTHS, Length, get_length
@@ -135,19 +135,33 @@ def choose_task(name: str, scale: str, rows: Sequence[Row], absent: set[str], re
 def build_addition(
     name: str, scale: str, claims: Sequence[str], absent: set[str], seeds: int, results: Path
 ) -> Task | None:
-    """Return the task that gives the series of some claims `seeds` seeds in all; None without stored runs of them."""
+    """Return the task that gives the series of some claims `seeds` seeds in all; None without stored runs of them.
+
+    A series that has nine tenths of them stays as it is, unless all have.
+    """
     path = results / name / "runs.csv"
     if not path.exists():
         return None
     stored = read_results(path, name, scale)
     chosen = [claim for claim in experiment[name].facts.claims if claim.text in claims]
     read = dict.fromkeys(each for claim in chosen for each in find_series(claim, stored))
+    counts = count_by_series(stored)
     series = tuple(each for each in read if each in experiment[name].facts.series)  # others are baselines
+    lacking = tuple(each for each in series if counts[each] < 0.9 * seeds) or series
     if not series:  # the claim needs the models
         return None
-    have = min(count_seeds(claim, stored) for claim in chosen)
-    first = 1 + max(member.settings["seed"] for member in stored.members if member.settings["recipe"] in series)
-    return build_task(name, scale, list(claims), absent, range(first, first + max(2, seeds - have)), series)
+    have = min(counts[each] for each in lacking)
+    first = 1 + max(member.settings["seed"] for member in stored.members if member.settings["recipe"] in lacking)
+    return build_task(name, scale, list(claims), absent, range(first, first + max(2, seeds - have)), lacking)
+
+
+def count_by_series(results: Results) -> dict[str, int]:
+    """Return the seeds of each series, at the setting that has the fewest."""
+    counts: dict[str, int] = {}
+    for group in results.settings:
+        series = group.members[0].settings["recipe"]
+        counts[series] = min(group.finished, counts.get(series, group.finished))
+    return counts
 
 
 def build_task(

@@ -153,7 +153,7 @@ class Evidence:
     low: float = -math.inf
     high: float = math.inf
     narrows: ClassVar[bool] = True
-    """False if more seeds do not narrow the interval, so that none are suggested."""
+    """False if more seeds do not narrow the interval as they do that of a mean, so that none are suggested."""
 
     @property
     def verdict(self) -> VerdictWord:
@@ -208,7 +208,7 @@ class Evidence:
 
 
 class WideEvidence(Evidence):
-    """Evidence whose interval more seeds do not narrow."""
+    """Evidence whose interval more seeds do not narrow, or not in a way that could be foreseen."""
 
     narrows: ClassVar[bool] = False
 

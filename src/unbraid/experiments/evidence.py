@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Evidence, Results
+from unbraid.experiments.base import Evidence, Results, WideEvidence
 from unbraid.experiments.statistics import (
     Cells,
     Estimate,
@@ -221,8 +221,9 @@ def exists(series: str, score: str, condition: Callable[[np.ndarray], np.ndarray
     """Find whether some run of a series fulfils a condition on its score: one is enough, and none proves nothing."""
 
     def evidence(results: Results) -> list[Evidence]:
-        values = results.group_scores(series, None, score)[None][:, 0]
-        return [Evidence(f"share of runs of {series} with {what}", estimate_share(condition(values)), low=0.0)]
+        found = condition(results.group_scores(series, None, score)[None][:, 0])
+        kind = Evidence if found.any() else WideEvidence  # a share of 0 never ends above 0
+        return [kind(f"share of runs of {series} with {what}", estimate_share(found), low=0.0)]
 
     return evidence
 
@@ -247,7 +248,7 @@ def compare_extremes(
     def evidence(results: Results) -> list[Evidence]:
         cells = group_series(results, (first, second), key, *scores)
         found = estimate_by_exchange(cells, gap, first, second) if cells else NO_ESTIMATE
-        return [Evidence(f"{what}, {second} minus {first}", found, **bounds)]
+        return [WideEvidence(f"{what}, {second} minus {first}", found, **bounds)]
 
     return evidence
 

@@ -91,7 +91,7 @@ def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:
     if not evidence or not all(math.isfinite(end) for each in evidence for end in each.estimate[:3]):
         return ""
     if not all(each.narrows for each in evidence):
-        return ". More seeds would not settle it"
+        return ". More seeds do not narrow it as they do a mean, so no number of them is foreseen"
     needed = count_needed_seeds(evidence, seeds, looks)
     number = f"about {needed}" if math.isfinite(needed) else f"more than {MAX_SEEDS:,}"
     return f". At the effect seen so far, {number} seeds would settle it (--seeds)"
