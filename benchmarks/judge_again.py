@@ -63,6 +63,9 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
     `added` replaces facts of the record after runs were added to `runs.csv`.
     """
     folder, entry = out / name, experiment[name]
+    for file in ("verdicts.json", "runs.csv", "figure.png"):
+        if not (folder / file).exists():
+            raise SystemExit(f"{name}: there is no {folder / file}, so it cannot be judged again.")
     before = {**json.loads((folder / "verdicts.json").read_text("utf-8")), **(added or {})}
     if seeds := re.search(r" --seeds (?:(\d+):)?(\d+)", before["command"]):
         wanted = range(int(seeds[1] or 0), int(seeds[2]))

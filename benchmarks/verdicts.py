@@ -20,7 +20,7 @@ from typing import Any
 
 from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
-from unbraid.experiments.combining import MIN_SEEDS, count_seeds
+from unbraid.experiments.combining import MIN_SEEDS, count_seeds, find_series
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
 from unbraid.experiments.lengths import HALF, TWICE, Length
 from unbraid.experiments.settling import TOLD
@@ -195,7 +195,7 @@ def _format(piece: Mapping[str, Any]) -> str:
 
 
 def _count_seeds(name: str, verdict: Mapping[str, Any], results: Path) -> tuple[int, str]:
-    """Return the seeds of the setting that has the fewest, of the series that a claim reads, and their number in words.
+    """Return the fewest seeds of a setting, of the series that a claim reads, and the numbers of seeds in words.
 
     Without stored runs, these are the series that its evidence names, or all if it names none.
     """
@@ -203,22 +203,28 @@ def _count_seeds(name: str, verdict: Mapping[str, Any], results: Path) -> tuple[
 
     if (runs := results / name / "runs.csv").exists():
         found = next(each for each in experiment[name].facts.claims if each.text == verdict["claim"])
-        seeds = count_seeds(found, read_results(runs, name, "budget"))
-        return seeds, str(seeds)
+        stored = read_results(runs, name, "budget")
+        read = find_series(found, stored) or stored.series
+        own = [group.finished for group in stored.settings if group.members[0].settings["recipe"] in read]
+        return count_seeds(found, stored), _describe_range(own)
     with (results / name / "table.csv").open(newline="") as handle:
         counts = [(row["series"], int(row["runs"].split(" ")[0])) for row in csv.DictReader(handle) if row.get("runs")]
     words = " ".join(piece["what"] for piece in verdict["evidence"])
     own = [n for series, n in counts if re.search(rf"(?<![\w-]){re.escape(series)}(?![\w-])", words)]
     own = own or [n for _, n in counts]
-    low, high = min(own, default=0), max(own, default=0)
-    return low, str(low) if low == high else f"{low} to {high}"
+    return min(own, default=0), _describe_range(own)
+
+
+def _describe_range(counts: Sequence[int]) -> str:
+    low, high = min(counts, default=0), max(counts, default=0)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Path, looks: int) -> tuple[str, float]:
     """Return why a claim is open, with minutes, and the seeds that would settle it at the effect seen so far."""
     if "had not settled" in verdict["why"]:
-        minutes = estimate_minutes(name)
-        return f"The runs had not settled: about {minutes:.0f} GPU minutes with snapshots at `budget`.", math.nan
+        minutes = _count_minutes(round(estimate_minutes(name)))
+        return f"The runs had not settled: about {minutes} with snapshots at `budget`.", math.nan
     if piece is None or piece["value"] is None or piece["low"] is None:
         return "The estimate is missing.", math.nan
     seeds, counted = _count_seeds(name, verdict, results)
@@ -229,7 +235,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
             return f"{state}, but runs of twice the steps do not confirm it.", math.nan
         length = TWICE if TOLD[HALF] in verdict["why"] else choose_length(pieces)
         minutes = max(1, round(_estimate_other_length(name, verdict["claim"], length, results)))
-        return f"{state}, but still moves: about {minutes} GPU minutes for {name_wait(length)}.", math.nan
+        return f"{state}, but still moves: about {_count_minutes(minutes)} for {name_wait(length)}.", math.nan
     whole = all(math.isfinite(_margin(each)) for each in pieces)
     needed = count_needed_seeds([_read_evidence(each) for each in (pieces if whole else [piece])], seeds, looks)
     if math.isinf(needed):
@@ -238,7 +244,11 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     problem = f"The interval crosses the bound with {counted} seeds"
     if _read_evidence(piece).lies_outside:
         problem = f"With {counted} seeds this interval lies outside; as one of {len(pieces)}, it would have to be wider"
-    return f"{problem}: about {needed}, {minutes} GPU minutes.", needed
+    return f"{problem}: about {needed}, {_count_minutes(minutes)}.", needed
+
+
+def _count_minutes(minutes: int) -> str:
+    return pluralise(minutes, "GPU minute")
 
 
 def _describe_unsettled(piece: Mapping[str, Any], why: str) -> str:

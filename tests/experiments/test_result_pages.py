@@ -24,8 +24,8 @@ from unbraid.report.tables import write_csv
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # scripts that import each other
-run_papers, verdicts, judge_again, add_seeds = map(
-    importlib.import_module, ("run_papers", "verdicts", "judge_again", "add_seeds")
+run_papers, verdicts, judge_again, add_seeds, share_runs = map(
+    importlib.import_module, ("run_papers", "verdicts", "judge_again", "add_seeds", "share_runs")
 )
 RESULTS = ROOT / "results"
 PAGE = (RESULTS / "README.md").read_text("utf-8")
@@ -236,6 +236,49 @@ def test_the_plan_adds_seeds_to_the_series_that_an_open_claim_reads():
     assert task.minutes() < 0.5 * run_papers.build_task("split2020/fig3", "budget", [claim], set(), 60).minutes()
 
 
+def test_the_plan_leaves_series_that_have_enough_seeds():
+    claim = "its error is lower than that of as many parameters in a vanilla encoder (ours)"
+    stored = judge_again.read_results(RESULTS / "split2020/fig4/runs.csv", "split2020/fig4", "budget")
+    counts = run_papers.count_by_series(stored)
+    assert (counts["FactorVAE, wide"], counts["FactorVAE, split"]) == (10, 34)
+    task = run_papers.build_addition("split2020/fig4", "budget", [claim], set(), 35, RESULTS)
+    assert (task.series, task.seeds) == (("FactorVAE, wide",), range(10, 35))
+
+
+def test_no_figure_lacks_stored_runs_of_its_series():
+    """A claim may be right or wrong by the choice of its figure's runs."""
+    stored = share_runs.read_stored(RESULTS)
+    assert {name: found for name in stored if (found := share_runs.find_missing(name, stored))} == {}
+
+
+def test_runs_that_another_figure_has_are_added(stored, tmp_path):
+    """They keep their seeds, and a run that is there stays as it is."""
+    results, _ = stored
+    shutil.copytree(RESULTS / "split2020/fig4", results / "split2020/fig4")
+    path = results / ADDED_TO / "runs.csv"
+    _, rows = add_seeds.read_rows(path.parent)
+    first = {**rows[0], "mig/exact": "0.5"}
+    write_csv(path, [first, *(row for row in rows[1:] if int(row["seed"]) < 5)])
+    found = share_runs.read_stored(results)
+    missing = share_runs.find_missing(ADDED_TO, found)
+    assert {name: len(added) for name, added in missing.items()} == {"split2020/fig4": len(rows) - 30}
+    assert share_runs.find_missing("split2020/fig4", found) == {}
+    share_runs.add_missing(ADDED_TO, missing, found, results)
+    after = add_seeds.read_rows(path.parent)[1]
+    assert after[0] == first
+    assert sorted(map(str, after[1:])) == sorted(map(str, rows[1:]))
+    assert "were taken from split2020/fig4, which" in (results / ADDED_TO / "README.md").read_text()
+
+
+def test_runs_with_other_settings_or_scores_by_a_classifier_are_not_shared(stored):
+    found = share_runs.read_stored(RESULTS)
+    assert "split2020/fig3" in found
+    assert "msvae2020/fig4" not in found  # its distances are those of a classifier
+    sprites, cars = found["split2020/fig3"].settings, found["split2020/fig6"].settings
+    assert set(sprites) == set(cars)
+    assert not set(sprites.values()) & set(cars.values())
+
+
 def test_baselines_and_claims_about_models_ask_for_no_seeds_of_them():
     places = {"esmaeili2018/discrete": "k-means", "msvae2020/fig38": "moving C"}
     for name, word in places.items():
@@ -251,12 +294,12 @@ def stored(tmp_path):
     for folder in (results / ADDED_TO, more):
         shutil.copytree(RESULTS / ADDED_TO, folder)
     with (more / "runs.csv").open(newline="") as handle:
-        rows = [row for row in csv.DictReader(handle) if row["series"] == "VAE"]
+        rows = [row for row in csv.DictReader(handle) if row["series"] == WIDE]
     write_csv(more / "runs.csv", [row | {"seed": str(int(row["seed"]) + 10)} for row in rows])
     return results, more
 
 
-ADDED_TO = "split2020/fig3"
+ADDED_TO, WIDE = "split2020/fig3", "FactorVAE, wide"
 
 
 def test_added_seeds_are_judged_together_with_the_others(stored):
@@ -266,17 +309,17 @@ def test_added_seeds_are_judged_together_with_the_others(stored):
     after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
     assert after["runs"] == 2 * before["runs"]  # `more` says it has as many
     looks = [[each["looks"] for each in record["verdicts"]] for record in (before, after)]
-    assert np.subtract(looks[1], looks[0]).tolist() == [1, 0, 0]  # the others do not read VAE
+    assert np.subtract(looks[1], looks[0]).tolist() == [0, 0, 1]  # the others do not read it
     columns, rows = add_seeds.read_rows(results / ADDED_TO)
-    assert [row["seed"] for row in rows if row["series"] == "VAE"] == [str(seed) for seed in range(20)]
+    assert [row["seed"] for row in rows if row["series"] == WIDE] == [str(seed) for seed in range(20)]
     assert columns == add_seeds.read_rows(RESULTS / ADDED_TO)[0]
     page = (results / ADDED_TO / "README.md").read_text()
-    assert "- Runs of seeds 10 to 19 of VAE were added" in page
+    assert f"- Runs of seeds 10 to 19 of {WIDE} were added" in page
     assert "\n- Seed 20 was left out.\n" in page
-    assert "| VAE | 20 |" in page
+    assert f"| {WIDE} | 20 |" in page
     figures = [folder / ADDED_TO / "figure.png" for folder in (results, RESULTS)]
     assert figures[0].read_bytes() != figures[1].read_bytes()  # drawn anew, with all runs
-    with pytest.raises(SystemExit, match="seed 10 of VAE already"):
+    with pytest.raises(SystemExit, match=f"seed 10 of {WIDE} already"):
         add_seeds.add_seeds(ADDED_TO, [more], results)
 
 
@@ -285,14 +328,14 @@ def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
     before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
     shutil.copytree(more, tmp_path / "others")
     _, rows = add_seeds.read_rows(more)
-    split = [row | {"series": "VAE, split", "seed": str(100 + place)} for place, row in enumerate(rows)]
+    split = [row | {"series": "VAE, wide", "seed": str(100 + place)} for place, row in enumerate(rows)]
     write_csv(tmp_path / "others" / "runs.csv", split)
     add_seeds.add_seeds(ADDED_TO, [more, tmp_path / "others"], results)
     after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
-    assert after["verdicts"][0]["looks"] == before["verdicts"][0]["looks"] + 1  # it reads both series
+    assert after["verdicts"][2]["looks"] == before["verdicts"][2]["looks"] + 1  # it reads both series
     page = (results / ADDED_TO / "README.md").read_text()
-    assert "- Runs of seeds 10 to 19 of VAE were added" in page
-    assert "- Runs of seeds 100 to 109 of VAE, split were added" in page
+    assert f"- Runs of seeds 10 to 19 of {WIDE} were added" in page
+    assert "- Runs of seeds 100 to 109 of VAE, wide were added" in page
 
 
 @pytest.mark.parametrize(
@@ -300,7 +343,7 @@ def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
     [
         ("README.md", "| batch | 64 |", "| batch | 128 |", "batch is 128"),
         ("verdicts.json", '"scale": "budget"', '"scale": "small"', "scale small"),
-        ("runs.csv", "VAE,", "VEA,", "no series VEA"),
+        ("runs.csv", "VAE,", "VEA,", "no series FactorVEA"),
         ("runs.csv", "state,mig", "state,mag", "mag/exact"),
     ],
 )
