@@ -51,6 +51,10 @@ def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) ->
     for key in ("experiment", "scale"):
         if records[0][key] != records[1][key]:
             raise SystemExit(f"{added} has the {key} {records[1][key]}, and {stored} {records[0][key]}.")
+    networks = [record.get("networks", {}) for record in records]
+    for score in networks[0].keys() & networks[1].keys():
+        if networks[0][score] != networks[1][score]:
+            raise SystemExit(f"{score} was measured by another classifier in {added} than in {stored}.")
     known, new = read_settings(stored), read_settings(added)
     for key in known.keys() & new.keys():
         if known[key] != new[key]:

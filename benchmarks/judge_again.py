@@ -1,11 +1,12 @@
 """Recompute the intervals and verdicts of committed results from the scores of their runs.
 
     python benchmarks/judge_again.py split2020/fig3 split2020/fig8
+    python benchmarks/judge_again.py msvae2020/fig38 --twice runs/papers/msvae2020/fig38
 
-Use it after a change of statistics or claims, which needs no new runs. It reads `runs.csv` and writes the files of the
-experiment anew, but keeps command, commit, versions, device, minutes and the figure (after runs were added, only one
-that needs models, which then shows the earlier runs). An experiment with a claim that needs the models themselves is
-refused, and keeps its files.
+Use it after a change of statistics or claims, which needs no new runs, or to add runs of twice the steps from a
+folder. It reads `runs.csv` and writes the files of the experiment anew, but keeps command, commit, versions, device,
+minutes and the figure (after runs were added, only one that needs models, which then shows the earlier runs). An
+experiment with a claim that needs the models themselves is refused, and keeps its files.
 """
 
 import argparse
@@ -19,8 +20,17 @@ from typing import Any
 import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
+from unbraid import atomic
 from unbraid.experiments import Results, experiment, judge
-from unbraid.experiments.other_lengths import STARTS_OF_NOTES, attach_other_lengths, read_other_lengths
+from unbraid.experiments.longer_runs import (
+    RECORD,
+    RUNS,
+    STARTS_OF_NOTES,
+    attach_longer_runs,
+    count_tries,
+    read_longer_runs,
+    read_record,
+)
 from unbraid.experiments.result_files import read_runs
 from unbraid.experiments.writing import Provenance, find_commit, read_looks, write_results
 
@@ -46,15 +56,14 @@ def read_results(path: Path, name: str, scale: str) -> Results:
 def read_judged(name: str, record: Mapping[str, Any], folder: Path) -> tuple[Results, list[str]]:
     """Return the results that the claims of an experiment are judged by, and the notes of its page.
 
-    Runs of half or twice the steps are beside the whole ones, if there are any that are comparable.
+    Runs of twice the steps are beside the whole ones, if there are any that are comparable.
     """
     facts, page = experiment[name].facts, (folder / "README.md").read_text("utf-8")
     listed = [line[2:] for line in page.partition("## Settings")[2].splitlines() if line.startswith("- ")]
     own = [note for note in listed if note not in facts.notes and not note.startswith((AGAIN, *STARTS_OF_NOTES))]
     whole = replace(read_results(folder / "runs.csv", name, record["scale"]), looks=read_looks(record, facts.claims))
-    others = read_other_lengths(folder, facts, record["scale"])
-    results, of_others = attach_other_lengths(whole, others, record.get("networks", {}), own)
-    return results, [*facts.notes, *own, *record.get("notes", ()), *of_others]
+    results, of_longer = attach_longer_runs(whole, read_longer_runs(folder, facts, record["scale"]), own)
+    return results, [*facts.notes, *own, *record.get("notes", ()), *of_longer]
 
 
 def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) -> None:
@@ -92,11 +101,31 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
         print(f"{name}: {old.get(verdict.claim, 'new')} -> {verdict.verdict}: {verdict.claim}")
 
 
+def add_longer_runs(name: str, added: Path, out: Path) -> None:
+    """Copy runs of twice the steps to the results of an experiment; more of them than before are a further try."""
+    folder, facts = out / name, experiment[name].facts
+    scale = json.loads((folder / "verdicts.json").read_text("utf-8"))["scale"]
+    longer, before = read_longer_runs(added, facts, scale), read_record(folder, scale)
+    if longer is None:
+        raise SystemExit(f"{added} has no runs of twice the steps at scale {scale}.")
+    if before and (lost := set(before["seeds"]) - set(longer.record["seeds"])):
+        raise SystemExit(f"{folder / RUNS} has seeds that {added / RUNS} lacks, such as {min(lost)}.")
+    record = {**longer.record, "tries": max(count_tries(before, longer.record["rows"]), longer.record["tries"])}
+    (folder / RECORD).unlink(missing_ok=True)
+    atomic.write_text(folder / RUNS, (added / RUNS).read_text("utf-8"))
+    atomic.write_text(folder / RECORD, json.dumps(record, indent=2) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--twice", type=Path, help="a folder with runs of twice the steps of the one experiment named")
     arguments = parser.parse_args()
+    if arguments.twice and len(arguments.names) > 1:
+        parser.error("--twice belongs to one experiment.")
+    if arguments.twice:
+        add_longer_runs(arguments.names[0], arguments.twice, arguments.out)
     for name in arguments.names:
         judge_again(name, arguments.out)
 

@@ -23,10 +23,9 @@ settles the most claims per minute, and lists at its end what would stay open. I
 the series that the claims read are trained, with further seeds (`10:36 of FactorVAE`), and `benchmarks/add_seeds.py`
 adds them to the stored results.
 
-Claims whose estimates had not settled need runs of half or twice the steps, as their reason says. `--length half` (or
-`twice`) trains those instead, with as many seeds as are stored; copy their half.csv and half.json (or twice.*) beside
-the stored results, and judge these again. Scores by a classifier count only if the same one measured the whole runs, so
-run both lengths on one machine, or carry `UNBRAID_DATA/classifiers` along.
+Claims whose estimates had not settled need runs of twice the steps, as their reason says. `--twice` trains those
+instead, with as many seeds as their effects need; `benchmarks/judge_again.py NAME --twice FOLDER` adds them to the
+results.
 
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
@@ -53,15 +52,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from judge_again import read_results
-from verdicts import NOT_RUN, Row, find_open_claims, name_wait
+from verdicts import NOT_RUN, WAITS, Row, find_open_claims
 
 from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.experiments import Results, StandIn, experiment, reproduce
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
-from unbraid.experiments.combining import count_seeds, find_series
-from unbraid.experiments.lengths import LENGTHS, Length, get_length
+from unbraid.experiments.combining import count_seeds, find_evidence, find_series
+from unbraid.experiments.judging import count_confirming_seeds
 from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
@@ -171,11 +170,11 @@ def build_task(
     absent: set[str],
     seeds: int | range | None = None,
     series: tuple[str, ...] = (),
-    length: Length | None = None,
+    twice: bool = False,
 ) -> Task:
-    """Return the task of an experiment at a scale, or of its runs of another length."""
+    """Return the task of an experiment at a scale, or of its runs of twice the steps."""
     facts = experiment[name].facts.with_series(series) if series else experiment[name].facts
-    facts = facts.with_length(scale, length) if length else facts
+    facts = facts.with_twice_the_steps(scale) if twice else facts
     facts = facts if seeds is None else facts.with_seeds(scale, seeds)
     if facts.measure is not None:
         return Task(name, claims, [Sweep(name, 60.0)], [], seeds)
@@ -228,13 +227,18 @@ def all_run(rows: Sequence[Row]) -> bool:
     return all(row.verdict != NOT_RUN for row in rows)
 
 
-def read_stored(name: str, texts: Sequence[str], results: Path) -> tuple[tuple[str, ...], int]:
-    """Return the series that some claims read, and the seeds of their stored runs."""
-    stored = read_results(results / name / "runs.csv", name, "budget")
-    claims = [claim for claim in experiment[name].facts.claims if claim.text in texts]
-    read = {each for claim in claims for each in find_series(claim, stored)}
+def build_twice(
+    name: str, scale: str, claims: Sequence[str], absent: set[str], results: Path, seeds: int | None = None
+) -> Task:
+    """Return the task that trains the series of some claims for twice the steps, with as many seeds as effects need."""
+    stored = read_results(results / name / "runs.csv", name, scale)
+    chosen = [claim for claim in experiment[name].facts.claims if claim.text in claims]
+    read = {each for claim in chosen for each in find_series(claim, stored)}
     series = tuple(each for each in experiment[name].facts.series if each in read)
-    return series, max(count_seeds(claim, stored) for claim in claims)
+    if seeds is None:
+        found = [(find_evidence(claim, stored), count_seeds(claim, stored)) for claim in chosen]
+        seeds = max(count_confirming_seeds(evidence, count) for evidence, count in found)
+    return build_task(name, scale, list(claims), absent, seeds, series, twice=True)
 
 
 class Plan(NamedTuple):
@@ -245,32 +249,36 @@ class Plan(NamedTuple):
     without_data: list[Task]
 
 
-def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool, length: Length | None = None) -> Plan:
+def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool, twice: bool = False) -> Plan:
     """Return what is worth running, in order.
 
-    `papers` names papers or experiments; an experiment may have its number of seeds behind an @. With a
-    `length` these are the runs of that length of experiments with claims whose estimates had not settled.
+    `papers` names papers or experiments; an experiment may have its number of seeds behind an @. With `twice` these are
+    the runs of twice the steps for claims that wait for them.
     """
     absent = {item.name for item in describe() if item.state == "missing"}
     seeds = {name: int(count) for name, _, count in (paper.partition("@") for paper in papers) if count}
     chosen = {paper.partition("@")[0] for paper in papers}
     names = [name for name in experiment if not chosen or name in chosen or name.partition("/")[0] in chosen]
-    rows, read = {name: find_open_claims(name, results) for name in names}, {}
-    if length:  # beside results of which every claim can be judged again
-        wait = name_wait(length)
-        rows = {name: [row for row in each if wait in row.reason] for name, each in rows.items() if all_run(each)}
-        names = [name for name in names if rows.get(name)]
-        found = {name: read_stored(name, [row.claim for row in rows[name]], results) for name in names}
-        read = {name: series for name, (series, _) in found.items()}
-        seeds = {name: count for name, (_, count) in found.items()} | seeds
-    tasks = [
-        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name], read.get(name, ()), length)
-        if name in seeds
-        else choose_task(name, scale, rows[name], absent, results)
-        for name in names
-    ]
+    rows = {name: find_open_claims(name, results) for name in names}
+    if twice:
+        waiting = {name: [row for row in each if WAITS in row.reason] for name, each in rows.items()}
+        rows = {name: each for name, each in waiting.items() if each}
+        # beside results of which every claim can be judged again
+        tasks = [
+            build_twice(name, scale, [row.claim for row in each], absent, results, seeds.get(name))
+            for name, each in rows.items()
+            if all_run(find_open_claims(name, results))
+        ]
+    else:
+        tasks = [
+            build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name])
+            if name in seeds
+            else choose_task(name, scale, rows[name], absent, results)
+            for name in names
+        ]
     allowed = [task for task in tasks if stand_ins or not task.missing]
-    left = [row for task in allowed for row in rows[task.name] if row.claim not in task.claims]
+    planned = {task.name: task.claims for task in tasks}
+    left = [row for name, each in rows.items() for row in each if row.claim not in planned.get(name, ())]
     without_data = [task for task in tasks if task not in allowed and task.claims]
     return Plan(order_tasks([task for task in allowed if task.claims]), left, without_data)
 
@@ -361,7 +369,7 @@ def keep_scores_often(root: Path, archive: Path | None, seconds: float = 20.0) -
 def reproduce_one(task: Task, arguments: argparse.Namespace) -> Any:
     """Reproduce an experiment, with the runs of `--runs` if some fit."""
     name, places = task.name, {"root": arguments.root, "out": arguments.out, "device": arguments.device}
-    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series, "length": arguments.length}
+    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series, "twice": arguments.twice}
     earlier = arguments.runs / name.partition("/")[0] if arguments.runs else None
     try:
         (outcome,) = reproduce(name, runs=earlier if earlier and earlier.exists() else None, **places)
@@ -384,9 +392,9 @@ def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> l
         except UnbraidError as error:  # the others still run, if there is time
             rows.append((task.name, "", "stopped" if isinstance(error, Interrupted) else "failed", str(error)))
             continue
-        if arguments.length:
-            files = f"{arguments.length}.* of {outcome.folder}"
-            rows.append((task.name, "", arguments.length, f"copy {files}, then benchmarks/judge_again.py"))
+        if arguments.twice:
+            command = f"python benchmarks/judge_again.py {task.name} --twice {outcome.folder}"
+            rows.append((task.name, "", "add longer runs", command))
         elif task.series:
             rows.append((task.name, "", "add seeds", f"python benchmarks/add_seeds.py {task.name} {outcome.folder}"))
         else:
@@ -404,7 +412,7 @@ def main() -> None:
     )
     parser.add_argument("--scale", default="budget")
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--length", choices=LENGTHS, help="runs of this length, for claims that still move")
+    parser.add_argument("--twice", action="store_true", help="twice the steps, for claims whose estimates still move")
     parser.add_argument("--plan", action="store_true", help="print the plan and run nothing")
     parser.add_argument("--stand-ins", action="store_true", help="also run experiments whose data are missing")
     parser.add_argument("--results", type=Path, default=Path("results"), help="committed verdicts, to see what is open")
@@ -414,7 +422,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="a folder of earlier runs, unpacked from --keep")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
-    asked = (arguments.names, arguments.scale, arguments.results, arguments.stand_ins, get_length(arguments.length))
+    asked = (arguments.names, arguments.scale, arguments.results, arguments.stand_ins, arguments.twice)
     plan = plan_tasks(*asked)
     names = [name.partition("@")[0] for name in arguments.names]
     if names and set(names) <= set(experiment):

@@ -22,18 +22,14 @@ from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
 from unbraid.experiments.combining import MIN_SEEDS, count_seeds, find_series
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
-from unbraid.experiments.lengths import HALF, TWICE, Length
-from unbraid.experiments.settling import TOLD
+from unbraid.experiments.settling import WITH_TWICE
 from unbraid.experiments.statistics import Chance, Estimate
 from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
 from unbraid.printable import pluralise
 
-MIN_MARGIN_FOR_HALF = 2.0
-"""How far inside or outside of its range an interval must lie, in its own half widths, to try half the steps first.
-
-They cost a quarter of twice the steps, but have the noise of both lengths: about five standard errors are needed.
-"""
+WAITS = "for runs of twice the steps"
+"""Words in the reason of a claim that waits for them."""
 
 HEAD = """# Results
 
@@ -231,11 +227,10 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     state = _describe_unsettled(piece, verdict["why"])
     pieces = verdict["evidence"]
     if seeds >= MIN_SEEDS and state:
-        if TOLD[TWICE] in verdict["why"]:
+        if WITH_TWICE in verdict["why"]:
             return f"{state}, but runs of twice the steps do not confirm it.", math.nan
-        length = TWICE if TOLD[HALF] in verdict["why"] else choose_length(pieces)
-        minutes = max(1, round(_estimate_other_length(name, verdict["claim"], length, results)))
-        return f"{state}, but still moves: about {_count_minutes(minutes)} for {name_wait(length)}.", math.nan
+        minutes = max(1, round(_estimate_twice(name, verdict["claim"], results)))
+        return f"{state}, but still moves: about {_count_minutes(minutes)} {WAITS}.", math.nan
     whole = all(math.isfinite(_margin(each)) for each in pieces)
     needed = count_needed_seeds([_read_evidence(each) for each in (pieces if whole else [piece])], seeds, looks)
     if math.isinf(needed):
@@ -253,25 +248,12 @@ def _count_minutes(minutes: int) -> str:
 
 def _describe_unsettled(piece: Mapping[str, Any], why: str) -> str:
     """Return what an estimate shows that had not settled; nothing if it shows nothing."""
-    moves = "would change the verdict" in why or TOLD[TWICE] in why
+    moves = "would change the verdict" in why or WITH_TWICE in why
     if _margin(piece) > 0:
         return "The interval lies in the range"
     if moves and _read_evidence(piece).lies_outside:
         return "The interval lies outside of the range"
     return "The difference is too small to be seen" if moves and "two of three should" in why else ""
-
-
-def name_wait(length: Length) -> str:
-    """Return the words in the reason of a claim that waits for runs of a length."""
-    return f"runs of {length.words}"
-
-
-def choose_length(pieces: Sequence[Mapping[str, Any]]) -> Length:
-    """Return the length whose runs should show whether the estimates of a claim had settled."""
-    found = [_read_evidence(piece) for piece in pieces]
-    outside = [-2 - each.margin for each in found if each.lies_outside]  # from the near end of the interval
-    margin = max(outside) if outside else min(each.margin for each in found)
-    return HALF if margin >= MIN_MARGIN_FOR_HALF else TWICE
 
 
 def estimate_minutes(name: str) -> float:
@@ -281,14 +263,13 @@ def estimate_minutes(name: str) -> float:
     return build_task(name, "budget", [], set()).minutes()
 
 
-def _estimate_other_length(name: str, claim: str, length: Length, results: Path) -> float:
-    """Return the minutes of runs of a length, of the series that a claim reads, with the seeds that are stored."""
-    from run_papers import build_task, read_stored
+def _estimate_twice(name: str, claim: str, results: Path) -> float:
+    """Return the minutes of runs of twice the steps, of the series that a claim reads."""
+    from run_papers import build_task, build_twice
 
     if not (results / name / "runs.csv").exists():
-        return build_task(name, "budget", [], set(), length=length).minutes()
-    series, seeds = read_stored(name, [claim], results)
-    return build_task(name, "budget", [], set(), seeds, series, length).minutes()
+        return build_task(name, "budget", [], set(), twice=True).minutes()
+    return build_twice(name, "budget", [claim], set(), results).minutes()
 
 
 def _estimate_addition(name: str, claim: str, seeds: int, results: Path) -> float:

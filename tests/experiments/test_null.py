@@ -7,15 +7,13 @@ in one of twenty cases, and at the smallest difference that counts it may be ref
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 from tests.support.results import member
-from unbraid.experiments import Claim, Results, base, experiment, judge, settling, statistics
-from unbraid.experiments.combining import combine_verdicts
+from unbraid.experiments import Claim, Results, base, experiment, judge, statistics
 from unbraid.experiments.evidence import (
     bound_difference,
     combine,
@@ -431,24 +429,3 @@ def test_existence_needs_one_witness_and_nothing_refutes_it():
     assert judge(claim, Results(tuple(good))).verdict == "holds"
     poor = [member(name, seed, {"mig/exact": 0.1}) for name in names for seed in range(10)]
     assert judge(claim, Results(tuple(poor))).verdict == "inconclusive"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("whole", "half", "least", "most"), [(4, 6, 0.0, 0.1), (8, 12, 0.0, 0.1), (8, 8, 0.5, 0.85), (12, 12, 0.85, 1.0)]
-)
-def test_half_lengths_rarely_pass_what_vanishes_and_mostly_what_stays(whole, half, least, most):
-    """Gaps are in standard errors of the difference of two means over ten seeds."""
-    rng, error, passed, repetitions = np.random.default_rng(0), math.sqrt(2 / 10), 0, 200
-    claim = Claim("", compare_means("a", "b", A, low=0.0))
-
-    def draw_runs(gap):
-        members = [member("a", k, {A: value}) for k, value in enumerate(rng.normal(0, 1, 10))]
-        return Results((*members, *(member("b", k, {A: v}) for k, v in enumerate(rng.normal(gap * error, 1, 10)))))
-
-    for _ in range(repetitions):
-        now = draw_runs(whole)
-        if combine_verdicts(evidence := claim.evidence(now)) == "holds":
-            _, doubled = settling.find_doubled_evidence(claim, replace(now, other_lengths={"half": draw_runs(half)}))
-            passed += settling.keeps_verdict(doubled, evidence, "holds")
-    assert least <= passed / repetitions <= most

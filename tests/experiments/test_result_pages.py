@@ -18,7 +18,6 @@ import pytest
 
 from unbraid.experiments import experiment, judge, writing
 from unbraid.experiments.combining import count_seeds, find_series
-from unbraid.experiments.lengths import LENGTHS
 from unbraid.papers.msvae2020.trade_off import SAME_C
 from unbraid.report.tables import write_csv
 
@@ -158,27 +157,21 @@ def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(t
     assert sum(minutes for _, minutes in order) < 0.8 * sum(task.minutes() for task, _ in order)
 
 
-@pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
-def test_the_plan_of_another_length_has_the_claims_that_still_move(length):
-    order, left, _ = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, length=length)
+def test_the_plan_of_twice_the_steps_has_the_claims_that_still_move():
+    order, left, _ = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True, twice=True)
     listed = [(task.name, claim) for task, _ in order for claim in task.claims]
     rows = {name: verdicts.find_open_claims(name, RESULTS) for name in experiment}
-    moving = [
-        (name, row.claim)
-        for name, each in rows.items()
-        for row in each
-        if verdicts.name_wait(length) in row.reason and all(other.verdict != verdicts.NOT_RUN for other in each)
-    ]
-    assert sorted(listed) == sorted(moving)
-    assert not left
-    for task, minutes in order:
+    moving = [(name, row) for name, each in rows.items() for row in each if verdicts.WAITS in row.reason]
+    assert sorted([*listed, *((row.experiment, row.claim) for row in left)]) == sorted(
+        (name, row.claim) for name, row in moving
+    )
+    for row in left:  # the page could not be judged again
+        assert any(other.verdict == verdicts.NOT_RUN for other in rows[row.experiment])
+    for task, _ in order:
         stored = judge_again.read_results(RESULTS / task.name / "runs.csv", task.name, "budget")
-        assert task.seeds == max(count_seeds(claim, stored) for claim in experiment[task.name].facts.claims
-                                 if claim.text in task.claims)  # fmt: skip
-        assert minutes <= run_papers.build_task(task.name, "budget", [], set(), task.seeds, length=length).minutes()
-        read = {name for claim in experiment[task.name].facts.claims if claim.text in task.claims
-                for name in find_series(claim, stored)}  # fmt: skip
-        assert set(task.series) == read
+        claims = [claim for claim in experiment[task.name].facts.claims if claim.text in task.claims]
+        assert task.seeds <= max(count_seeds(claim, stored) for claim in claims)
+        assert set(task.series) == {name for claim in claims for name in find_series(claim, stored)}
 
 
 def test_the_plan_says_which_claims_wait_for_files(monkeypatch, tmp_path, capsys):
@@ -356,6 +349,15 @@ def test_seeds_of_another_experiment_are_refused(stored, file, old, new, said):
         add_seeds.add_seeds(ADDED_TO, [more], results)
     for name in ("runs.csv", "verdicts.json", "README.md"):
         assert (results / ADDED_TO / name).read_bytes() == (RESULTS / ADDED_TO / name).read_bytes()
+
+
+def test_scores_by_another_classifier_are_not_added(stored):
+    results, more = stored
+    for folder, weights in ((results / ADDED_TO, "a"), (more, "b")):
+        record = json.loads((folder / "verdicts.json").read_text())
+        (folder / "verdicts.json").write_text(json.dumps({**record, "networks": {"mig/exact": [weights]}}))
+    with pytest.raises(SystemExit, match="mig/exact was measured by another classifier"):
+        add_seeds.add_seeds(ADDED_TO, [more], results)
 
 
 def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatch):

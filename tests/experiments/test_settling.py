@@ -1,6 +1,5 @@
 """Verdicts that wait until a claim's own estimate stops moving, and the snapshots that show whether it does."""
 
-import math
 import shutil
 from dataclasses import replace
 
@@ -22,7 +21,6 @@ from unbraid.experiments.evidence import (
     compare_pairs,
     find_mean,
 )
-from unbraid.experiments.lengths import HALF, TWICE
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.stored_runs import Source
 from unbraid.store import load_tensors
@@ -82,136 +80,30 @@ def test_a_stage_is_compared_with_the_finished_run_that_it_refines(refines, drif
     assert names(verdict.why, drift)
 
 
-def with_half(gap, half, before, **facts):
-    """Runs whose gap is known at the end, with half of the steps, and at 4/5 of them."""
-    return replace(beside(results(gap, before), half=results(half)), **facts)
+def with_twice(gap, twice, before, **facts):
+    """Runs whose gap is known at the end, with twice the steps, and at 4/5 of them."""
+    return replace(results(gap, before), longer=results(twice), **facts)
 
 
-def beside(whole, **others):
-    """Runs with those of other lengths beside them."""
-    return replace(whole, other_lengths=others)
-
-
-def draw(gap, seeds=10, noise=0.0, start=0, seed=1):
+def draw(gap, seeds=10, noise=0.0, seed=1):
     """Runs of two series whose means differ by exactly `gap`, with noise that differs between calls by `seed`."""
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((2, seeds))
     values = 0.2 + noise * (values - values.mean(1, keepdims=True)) + [[0.0], [gap]]
-    made = [member(n, start + k, {SCORE: v}) for n, row in zip("ab", values, strict=True) for k, v in enumerate(row)]
+    made = [member(n, k, {SCORE: v}) for n, row in zip("ab", values, strict=True) for k, v in enumerate(row)]
     return Results(tuple(made), "small")
 
 
-HALVED, DOUBLED = settling.TOLD[HALF], settling.TOLD[TWICE]
-
-
-def find_doubled(whole, half, claim=HIGHER):
-    return settling.find_doubled_evidence(claim, beside(whole, half=half))[1]
-
-
-def test_runs_of_half_the_steps_tell_more_than_a_rate_that_falls_to_zero():
-    assert judge(HIGHER, results(0.1, before=0.13)).verdict == "inconclusive"
-    settled = judge(HIGHER, with_half(0.1, half=0.12, before=0.13))  # 0.06 after twice the steps
-    assert settled.verdict == "holds"
-    assert settled.why.endswith(
-        "Since 4/5 of training: -0.03. By runs of half the steps, twice as many give 0.0632 (0.0497..0.0766)."
-    )
-    shrinking = judge(HIGHER, with_half(0.1, half=0.18, before=0.13))
-    assert shrinking.verdict == "inconclusive"
-    assert "would change the verdict (holds)" in shrinking.why
-    assert "By runs of half the steps, twice as many give -0.0568" in shrinking.why
-
-
-@pytest.mark.parametrize("curve", [lambda t: 1.35 - math.sqrt(t), lambda t: 1.9 - t, lambda t: 0.9 - math.log2(t)])
-def test_twice_the_steps_are_not_promised_more_than_a_curve_that_flattens_keeps(curve):
-    """Each gap is above 0 at half and at all of the steps, and below 0 at twice as many; none bends the other way."""
-    half, whole, twice = curve(0.5), curve(1.0), curve(2.0)
-    assert half > whole > 0 > twice
-    (found,) = find_doubled(draw(whole), draw(half))
-    assert found.estimate.value <= twice + 1e-9
-    assert judge(HIGHER, beside(results(whole, before=2 * whole), half=draw(half))).verdict == "inconclusive"
-
-
-def test_half_lengths_do_not_reopen_what_the_snapshots_settled_but_are_told():
-    verdict = judge(HIGHER, with_half(0.1, half=0.18, before=0.1))
-    assert verdict.verdict == "holds"
-    assert "By runs of half the steps, twice as many give -0.0568" in verdict.why
-
-
-def test_half_lengths_at_other_settings_tell_nothing():
-    at = Claim("b is above a", compare_at_each("a", "b", "beta", SCORE, low=0.0))
-    average = Claim("b is above a", compare_on_average("a", "b", "beta", SCORE, low=0.0))
-
-    def make(gap, *betas):
-        return made_up({(name, beta): {SCORE: 0.2 + (gap if name == "b" else 0.0)} for name in "ab" for beta in betas})
-
-    for claim in (at, average):
-        moving = replace(make(0.1, 1, 4), earlier=make(0.13, 1, 4))
-        for betas in ((2, 8), (1,), (4,)):
-            verdict = judge(claim, beside(moving, half=make(0.1, *betas)))
-            assert (verdict.verdict, HALVED in verdict.why) == ("inconclusive", False)
-        assert judge(claim, beside(moving, half=make(0.1, 1, 4))).verdict == "holds"
-
-
-def test_only_series_that_a_claim_reads_need_runs_of_half_the_steps():
-    moving = results(0.1, before=0.13)
-    other = tuple(member("c", k, {SCORE: 0.5}) for k in range(10))
-    both = beside(replace(moving, members=(*moving.members, *other)), half=results(0.12))
-    assert judge(HIGHER, both).verdict == "holds"
-
-
-def test_runs_are_paired_by_their_seeds():
-    """Noise that both lengths share is no reason to doubt, and runs without a partner are not counted."""
-    whole = draw(0.1, noise=0.05)
-    shared, other = (find_doubled(whole, draw(0.1, noise=0.05, seed=k))[0].estimate for k in (1, 2))
-    assert shared.value == pytest.approx(0.1)
-    now = HIGHER.evidence(whole)[0].estimate
-    assert shared.high - shared.low == pytest.approx(now.high - now.low, rel=0.1)
-    assert other.high - other.low == pytest.approx(math.sqrt(13) * (now.high - now.low), rel=0.5)
-    assert find_doubled(whole, draw(0.1, start=5))[0].estimate.value == pytest.approx(0.1, abs=0.15)
-    assert find_doubled(whole, draw(0.1, start=8)) == ()  # two partners of each
-    failed = tuple(m._replace(state="failed") for m in draw(0.1).members)
-    assert find_doubled(whole, Results(failed)) == ()
-
-
-def test_the_noise_of_both_lengths_counts():
-    moving = replace(draw(0.1, noise=0.01), earlier=draw(0.13, noise=0.01))
-    assert judge(HIGHER, beside(moving, half=draw(0.1, noise=0.01, seed=2))).verdict == "holds"
-    assert judge(HIGHER, beside(moving, half=draw(0.1, noise=0.2, seed=2))).verdict == "inconclusive"
-    assert judge(HIGHER, beside(replace(draw(0.1), earlier=draw(0.13)), half=draw(0.1, noise=0.2, seed=2))).verdict == (
-        "inconclusive"
-    )
-
-
-def test_half_lengths_have_the_level_of_all_looks_at_either_length():
-    widths = []
-    for looks, tries in ((1, 1), (2, 1), (1, 2), (2, 3), (4, 1)):
-        half = replace(draw(0.1, seed=2, noise=0.05), looks={HIGHER.text: tries})
-        (found,) = find_doubled(replace(draw(0.1, noise=0.05), looks={HIGHER.text: looks}), half)
-        widths.append(found.estimate.high - found.estimate.low)
-    assert widths[0] < widths[1] == widths[2] < widths[3] == widths[4]
-
-
-def test_a_share_of_pairs_moves_with_the_scores():
-    """Too small a difference stays refuted only if twice the steps would not show it."""
-    small = [draw(gap, seeds=60, noise=0.1) for gap in (0.01, 0.02)]
-    assert judge(HIGHER, small[0]).verdict == "does not hold"
-    growing = replace(small[0], earlier=draw(-0.04, seeds=60, noise=0.1))
-    assert judge(HIGHER, growing).verdict == "inconclusive"
-    assert judge(HIGHER, beside(growing, half=small[1])).verdict == "does not hold"
-    rising = draw(-0.04, seeds=60, noise=0.1)
-    assert judge(HIGHER, beside(growing, half=rising)).verdict == "inconclusive"
-
-
-def with_twice(gap, twice, before, **others):
-    """Runs whose gap is known at the end, with twice the steps, and at 4/5 of them."""
-    return beside(results(gap, before), twice=results(twice), **others)
-
-
 def test_runs_of_twice_the_steps_settle_a_claim_that_they_confirm():
+    assert judge(HIGHER, results(0.1, before=0.13)).verdict == "inconclusive"
     settled = judge(HIGHER, with_twice(0.1, twice=0.02, before=0.13))
     assert settled.verdict == "holds"
-    assert settled.why.endswith("Since 4/5 of training: -0.03. Runs of twice the steps give 0.0232 (0.00968..0.0366).")
-    assert judge(HIGHER, with_twice(0.1, twice=0.005, before=0.13)).verdict == "inconclusive"
+    assert settled.why.endswith(
+        "Since 4/5 of training: -0.03. With twice the steps it holds: 0.0232 (0.00968..0.0366)."
+    )
+    shrinking = judge(HIGHER, with_twice(0.1, twice=0.005, before=0.13))
+    assert shrinking.verdict == "inconclusive"
+    assert names(shrinking.why, "would change the verdict (holds)", "With twice the steps it is open: 0.00816")
 
 
 def test_opposite_verdicts_with_all_and_with_twice_the_steps_leave_a_claim_open():
@@ -219,62 +111,95 @@ def test_opposite_verdicts_with_all_and_with_twice_the_steps_leave_a_claim_open(
     for before in (0.1, 0.13):
         verdict = judge(HIGHER, with_twice(0.1, twice=-0.1, before=before))
         assert verdict.verdict == "inconclusive"
-        assert names(verdict.why, "with twice the steps, it does not hold")
-    assert judge(HIGHER, with_twice(0.1, twice=0.005, before=0.1)).verdict == "holds"  # no opposite: too few seeds
-
-
-def test_runs_of_twice_the_steps_come_before_those_of_half():
-    both = with_twice(0.1, twice=0.1, before=0.13, half=results(0.5))
-    verdict = judge(HIGHER, both)
-    assert (verdict.verdict, DOUBLED in verdict.why, HALVED in verdict.why) == ("holds", True, False)
-    assert judge(HIGHER, with_twice(0.1, twice=0.1, before=0.13, half=results(0.12))).verdict == "holds"
-    lacking = {"twice": draw(0.1, seeds=2), "half": results(0.12)}
-    verdict = judge(HIGHER, beside(results(0.1, before=0.13), **lacking))
-    assert (verdict.verdict, DOUBLED in verdict.why, HALVED in verdict.why) == ("holds", False, True)
-
-
-EQUAL = Claim("they are equal", compare_means("a", "b", SCORE, low=-0.05, high=0.05))
+        assert names(verdict.why, "With twice the steps it does not hold")
+    assert judge(HIGHER, with_twice(0.1, twice=0.005, before=0.1)).verdict == "holds"  # too few seeds are no opposite
 
 
 def test_an_estimate_that_passes_through_its_range_refutes_nothing():
-    assert judge(EQUAL, replace(draw(-0.1), earlier=draw(-0.1))).verdict == "does not hold"
-    assert judge(EQUAL, replace(draw(-0.1), earlier=draw(-0.14))).verdict == "inconclusive"  # at +.1 later
-    moving = beside(replace(draw(-0.1), earlier=draw(-0.11)), half=draw(-0.2))
-    assert judge(EQUAL, moving).verdict == "inconclusive"  # at +.1, too
-    assert judge(EQUAL, beside(moving, half=draw(-0.09))).verdict == "does not hold"
-    assert judge(EQUAL, beside(replace(draw(0.1), earlier=draw(0.11)), half=draw(0.09))).verdict == "does not hold"
+    equal = Claim("they are equal", compare_means("a", "b", SCORE, low=-0.05, high=0.05))
+    assert judge(equal, replace(draw(-0.1), earlier=draw(-0.1))).verdict == "does not hold"
+    assert judge(equal, replace(draw(-0.1), earlier=draw(-0.14))).verdict == "inconclusive"  # at +.1 later
+    moving = replace(draw(-0.1), earlier=draw(-0.11))
+    for later, verdict in ((0.1, "inconclusive"), (0.0, "inconclusive"), (-0.09, "does not hold")):
+        assert judge(equal, replace(moving, longer=draw(later))).verdict == verdict
 
 
-def test_an_equality_needs_both_ends():
-    moving = replace(draw(0.0, noise=0.002), earlier=draw(0.03, noise=0.002))
-    assert judge(EQUAL, moving).verdict == "inconclusive"
-    for half, verdict in ((0.01, "holds"), (-0.01, "holds"), (0.04, "inconclusive"), (-0.04, "inconclusive")):
-        assert judge(EQUAL, beside(moving, half=draw(half, noise=0.002, seed=2))).verdict == verdict
+def test_a_small_difference_stays_refuted_if_twice_the_steps_do_not_show_it_either():
+    small = replace(draw(0.01, seeds=60, noise=0.1), earlier=draw(-0.04, seeds=60, noise=0.1))
+    assert judge(HIGHER, replace(small, earlier=None)).verdict == "does not hold"
+    assert judge(HIGHER, small).verdict == "inconclusive"
+    for later, verdict in ((0.01, "does not hold"), (0.05, "inconclusive"), (0.2, "inconclusive")):
+        assert judge(HIGHER, replace(small, longer=draw(later, seeds=60, noise=0.1, seed=2))).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    "shorter", [draw(0.1, seeds=2), made_up({("a", 1): {SCORE: 0.2}}), made_up({(n, 1): {OTHER: 0.2} for n in "ab"})]
-)
-def test_runs_of_half_the_steps_without_seeds_series_or_scores_leave_it_to_the_snapshots(shorter):
-    verdict = judge(HIGHER, beside(results(0.1, before=0.13), half=shorter))
+def make_at(gap, *betas):
+    return made_up({(name, beta): {SCORE: 0.2 + (gap if name == "b" else 0.0)} for name in "ab" for beta in betas})
+
+
+@pytest.mark.parametrize("compare", [compare_at_each, compare_on_average])
+def test_runs_of_twice_the_steps_need_all_settings_of_a_claim(compare):
+    claim = Claim("b is above a", compare("a", "b", "beta", SCORE, low=0.0))
+    moving = replace(make_at(0.1, 1, 4), earlier=make_at(0.13, 1, 4))
+    for betas in ((2, 8), (1,), (4,)):
+        verdict = judge(claim, replace(moving, longer=make_at(0.1, *betas)))
+        assert verdict.verdict == "inconclusive"
+        assert names(verdict.why, "With twice the steps there are runs", "lack mig/exact", "beta")
+    assert judge(claim, replace(moving, longer=make_at(0.1, 1, 4))).verdict == "holds"
+
+
+@pytest.mark.parametrize("compare", [compare_at_each, compare_on_average])
+def test_a_score_that_longer_runs_lack_at_one_setting_is_not_overlooked(compare):
+    claim = Claim("b is above a", compare("a", "b", "beta", SCORE, low=0.0))
+    moving = replace(make_at(0.1, 1, 4), earlier=make_at(0.13, 1, 4))
+    lacking = tuple(m._replace(scores={}) if m.settings["beta"] == 4 else m for m in make_at(0.1, 1, 4).members)
+    verdict = judge(claim, replace(moving, longer=Results(lacking)))
     assert verdict.verdict == "inconclusive"
-    assert "4/5" in verdict.why
-    assert HALVED not in verdict.why
+    assert names(verdict.why, "lack mig/exact of", "beta 4")
+    one = replace(moving, earlier=Results(lacking))
+    assert judge(claim, one).verdict == "inconclusive"
 
 
-def test_half_lengths_say_nothing_of_what_is_read_from_models():
-    """The models are those of the whole runs, and would not have moved."""
-    models = ModelCache({}, torch.device("cpu"))
-    whole = replace(draw(0.1), models=models)
-    assert settling.double_steps(whole, draw(0.12)).models is None
+def test_too_few_longer_runs_leave_it_to_the_snapshots_and_say_so():
+    moving = replace(draw(0.1), earlier=draw(0.13))
+    for longer, words in (
+        (draw(0.1, seeds=2), "with 2 seeds of a setting; 3 are needed"),
+        (Results(tuple(member(n, k, {OTHER: 0.2}) for n in "ab" for k in range(3))), "they lack mig/exact of a"),
+        (Results(tuple(m for m in draw(0.1).members if m.settings["recipe"] == "a")), "they lack mig/exact of b"),
+    ):
+        verdict = judge(HIGHER, replace(moving, longer=longer))
+        assert verdict.verdict == "inconclusive"
+        assert names(verdict.why, "4/5", "With twice the steps there are runs", words)
+    failed = Results(tuple(m._replace(state="failed") for m in draw(0.1).members))
+    assert judge(HIGHER, replace(moving, longer=failed)).verdict == "inconclusive"
 
+
+def test_longer_runs_of_series_that_a_claim_does_not_read_are_not_mentioned():
+    moving = results(0.1, before=0.13)
+    other = Results(tuple(member("c", k, {SCORE: 0.5}) for k in range(10)))
+    both = replace(moving, members=(*moving.members, *other.members))
+    assert settling.WITH_TWICE not in judge(HIGHER, replace(both, longer=other)).why
+    assert judge(HIGHER, replace(both, longer=results(0.1))).verdict == "holds"
+
+
+def test_longer_runs_have_the_level_of_all_looks_at_either_length():
+    widths = []
+    for looks, tries in ((1, 1), (2, 1), (1, 2), (2, 3), (4, 1)):
+        longer = replace(draw(0.1, seed=2, noise=0.05), looks={HIGHER.text: tries})
+        whole = replace(draw(0.1, noise=0.05), looks={HIGHER.text: looks}, longer=longer)
+        (found,), _ = settling.find_longer_evidence(HIGHER, whole, HIGHER.evidence(whole))
+        widths.append(found.estimate.high - found.estimate.low)
+    assert widths[0] < widths[1] == widths[2] < widths[3] == widths[4]
+
+
+def test_longer_runs_say_nothing_of_what_is_read_from_models():
     def read_models(found):
         if found.models is None:
             raise MissingResultsError("no models")
         return HIGHER.evidence(found)
 
-    assert find_doubled(whole, draw(0.12), Claim("b is above a", read_models)) == ()
-    assert find_doubled(whole, draw(0.12)) != ()
+    claim = Claim("b is above a", read_models)
+    whole = replace(results(0.1, before=0.13), models=ModelCache({}, torch.device("cpu")), longer=results(0.1))
+    assert settling.find_longer_evidence(claim, whole, HIGHER.evidence(whole)) == ((), "no models")
 
 
 def test_claims_that_do_not_depend_on_training_need_not_settle():

@@ -12,7 +12,7 @@ from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
 from unbraid.experiments.combining import combine_verdicts, count_seeds, find_series
 from unbraid.experiments.evidence import compare_means, find_mean
-from unbraid.experiments.judging import count_needed_seeds
+from unbraid.experiments.judging import count_confirming_seeds, count_needed_seeds
 from unbraid.experiments.statistics import Chance, Estimate, widen_for
 from unbraid.metrics import Score
 from unbraid.papers.chen2018.code_scores import HIGGINS_AT
@@ -380,3 +380,10 @@ def test_figure_5_on_faces_fixes_the_light():
     facts = experiment["chen2018/fig5-faces"].facts
     for scale in ("budget", "paper"):
         assert {settings["data.lighting"] for settings in facts.build_sweeps(scale).values()} == {5}
+
+
+@pytest.mark.parametrize(("margin", "least"), [(1.3, 100), (1.5, 77), (3.0, 20), (20.0, 5)])
+def test_fewer_seeds_confirm_a_large_effect(margin, least):
+    """The interval of n seeds ends above 0 if n > 100 (1.1 x 1.96 / 1.645 / margin)^2, but 5 is the least."""
+    large = Evidence("x", Estimate(1.0, 1 - 1 / margin, 1 + 1 / margin, 1e6), low=0.0)
+    assert count_confirming_seeds([large], 100) == least

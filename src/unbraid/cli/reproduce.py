@@ -44,12 +44,10 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Train only this series, and those that it refines; repeat for others.", show_default=False),
     ] = None,
-    length: Annotated[
-        str | None,
-        typer.Option(
-            metavar="half|twice", help="Train for half or twice the steps, to see if scores had settled; judge nothing."
-        ),
-    ] = None,
+    twice: Annotated[
+        bool,
+        typer.Option("--twice", help="Train for twice the steps, to see if verdicts stay the same; judge nothing."),
+    ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -62,7 +60,7 @@ def reproduce(
     check_experiment(experiment)
     from unbraid.papers import reproduce as reproduce_experiment
 
-    part = {"seeds": _read_seeds(seeds), "series": series or (), "length": length}
+    part = {"seeds": _read_seeds(seeds), "series": series or (), "twice": twice}
     outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs, **part)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
@@ -73,10 +71,14 @@ def reproduce(
     if as_json:
         print_json([outcome.as_record() for outcome in outcomes])
         return
-    if length:
-        echo("Reproduce it without --length, with the seeds of the whole runs, to judge its claims by these runs.")
-    else:
-        print_rows(rows, False)
+    if twice:
+        echo("\n".join(f"Scores: {outcome.folder}" for outcome in outcomes))
+        if scale != "smoke":
+            echo(
+                "Next: the same without --twice; claims whose estimates still move are then judged by these runs, too."
+            )
+        return
+    print_rows(rows, False)
     echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))
 
 

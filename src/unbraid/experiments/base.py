@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from unbraid.errors import UnbraidError, UsageError, unknown
-from unbraid.experiments.lengths import Length
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score
@@ -30,7 +29,7 @@ REFINES, AS_LARGE_AS = "refines", "as_large_as"
 """Settings of a series: the name of the series it refines, and of the one whose number of parameters it matches."""
 
 COUNTED_IN_STEPS = re.compile(r"(.+[._])?(steps|anneal|warmup)")
-"""Settings that become half or twice as long together with a run, also those of a part (`latents.c.anneal`)."""
+"""Settings that become twice as long together with a run, also those of a part (`latents.c.anneal`)."""
 
 SNAPSHOT_SHARE = 0.8
 """Share of the steps after which runs keep a snapshot: before the last fifth of training."""
@@ -71,8 +70,8 @@ class Results:
     """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
     whole: "Results | None" = None
     """The finished runs, if these are their snapshots: a stage refines a finished run, at its own snapshot, too."""
-    other_lengths: Mapping[str, "Results"] = field(default_factory=dict)
-    """Runs of the same series with half or twice the steps, by the name of their length (see `settling.py`)."""
+    longer: "Results | None" = None
+    """Runs of the same series with twice the steps (see `settling.py`)."""
     looks: Mapping[str, int] = field(default_factory=dict)
     """How often each claim was judged, with this time: once more whenever it got further seeds. 1 if it is not here."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -293,19 +292,16 @@ class Experiment(Facts):
         changed = replace(at, settings={**at.settings, **own}, per_series=of_series)
         return replace(self, scales={**self.scales, scale: changed})
 
-    def with_length(self, scale: str, length: Length) -> "Experiment":
-        """Return the experiment with half or twice the steps at a scale, in every series, and schedules as long."""
-        at, lengths = self.get_scale(scale), {}
+    def with_twice_the_steps(self, scale: str) -> "Experiment":
+        """Return the experiment with twice the steps at a scale, in every series, and schedules twice as long."""
+        at, longer = self.get_scale(scale), {}
         for name, settings in self.build_sweeps(scale).items():
-            if min(np.atleast_1d(settings.get("steps", 0))) < 1 / length.factor:
-                least = math.ceil(1 / length.factor)
-                raise UsageError(
-                    f"{name} has no setting `steps` of {least} or more at scale {scale}, so no runs of {length.words}."
-                )
+            if not settings.get("steps"):
+                raise UsageError(f"{name} has no setting `steps` at scale {scale} that could be doubled.")
             known = {key: each.default for key, each in objective[settings["recipe"]].settings.items()} | settings
             counted = {key: value for key, value in known.items() if COUNTED_IN_STEPS.fullmatch(key) and value}
-            lengths[name] = {key: length.multiply(value) for key, value in counted.items()}
-        of_series = {name: {**at.per_series.get(name, {}), **lengths[name]} for name in self.series}
+            longer[name] = {key: _double(value) for key, value in counted.items()}
+        of_series = {name: {**at.per_series.get(name, {}), **longer[name]} for name in self.series}
         return replace(self, scales={**self.scales, scale: replace(at, per_series=of_series)})
 
     def with_series(self, names: Sequence[str]) -> "Experiment":
@@ -340,6 +336,11 @@ class Experiment(Facts):
         """Return the settings that have several values in some series, and the seed."""
         pairs = [pair for settings in self.build_sweeps(scale).values() for pair in settings.items()]
         return list(dict.fromkeys([*(key for key, value in pairs if isinstance(value, (list, range))), "seed"]))
+
+
+def _double(steps: Any) -> Any:
+    """Return twice a number of steps; of a list, of each."""
+    return [_double(each) for each in steps] if isinstance(steps, (list, range)) else 2 * steps
 
 
 class ExperimentRegistry(Registry[Callable[..., Any], Experiment]):

@@ -6,8 +6,8 @@
                     ends below 2/3). With several estimates, intervals are wider for this purpose
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
-An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth. If it
-would not, but there are runs of half or twice the steps, they decide (`settling.py`).
+An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth, or if
+runs of twice the steps confirm it (`settling.py`).
 Whoever adds seeds until a claim is settled will settle false ones, too: at the k-th look, intervals have the level
 1 - 0.1 / k.
 """
@@ -25,6 +25,9 @@ from unbraid.report.tables import select_finished
 
 MAX_SEEDS = 1000
 """The most seeds that are suggested."""
+
+LEAST_TO_CONFIRM = 5
+"""The fewest seeds of twice the steps that are suggested."""
 
 MAX_UNCHECKED_SHARE = 0.1
 """Largest share of runs without a snapshot with which a claim still gets a verdict."""
@@ -84,6 +87,16 @@ def count_needed_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1)
     if holding < refuting and combine_verdicts(foresee_all(int(holding))) == "holds":
         return holding
     return refuting  # of differences that are above 0, but too small
+
+
+def count_confirming_seeds(evidence: Sequence[Evidence], seeds: int) -> int:
+    """Return about how many of these seeds would give the same verdict, at the effects seen so far; at least 5."""
+    verdict = combine_verdicts(evidence)
+    for fewer in range(LEAST_TO_CONFIRM, seeds):
+        later = [replace(each, estimate=foresee(each.estimate, seeds, fewer, 1).stretch(1.1)) for each in evidence]
+        if combine_verdicts(later) == verdict:
+            return fewer
+    return seeds
 
 
 def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:

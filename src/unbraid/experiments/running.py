@@ -29,15 +29,16 @@ from unbraid.experiments.base import (
 )
 from unbraid.experiments.derived_series import match_size, refine_series
 from unbraid.experiments.judging import judge
-from unbraid.experiments.lengths import Length, get_length
+from unbraid.experiments.longer_runs import (
+    RECORD,
+    LongerRuns,
+    attach_longer_runs,
+    read_longer_runs,
+    refuse_fewer_seeds,
+    write_longer_runs,
+)
 from unbraid.experiments.measuring import choose_metrics
 from unbraid.experiments.model_cache import ModelCache
-from unbraid.experiments.other_lengths import (
-    attach_other_lengths,
-    read_other_lengths,
-    refuse_fewer_seeds,
-    write_other_length,
-)
 from unbraid.experiments.series import Series
 from unbraid.experiments.series_scoring import SeriesScoring
 from unbraid.experiments.stand_in import choose_data, replace_in_stages
@@ -45,7 +46,6 @@ from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
 from unbraid.experiments.writing import (
     Provenance,
     count_looks,
-    list_networks,
     refuse_replacing_whole,
     refuse_smaller_scale,
     write_results,
@@ -90,7 +90,7 @@ def reproduce(
     runs: str | Path | None = None,
     seeds: int | range | None = None,
     series: Sequence[str] = (),
-    length: str | None = None,
+    twice: bool = False,
 ) -> list[Reproduction]:
     """Reproduce the experiments of a paper (`chen2018`) or one of them (`chen2018/fig2`).
 
@@ -99,42 +99,43 @@ def reproduce(
     verdicts go to OUT/PAPER/ID. `runs` names an existing sweep or a folder of sweeps. A series that has runs in one of
     them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights, unless
     a second stage on them is missing. `seeds` replaces the scale's seeds: more of them settle claims that the scale
-    leaves open. `series` names the only ones to train; claims about others then have no verdict. `length` trains for
-    `half` or `twice` the steps and judges nothing. Where its scores exist, claims whose estimates still move are judged
-    by them.
+    leaves open. `series` names the only ones to train; claims about others then have no verdict. `twice` trains for
+    twice the steps and judges nothing. Where its scores exist, claims whose estimates still move are judged by them.
     """
-    names, other = find_experiments(name), get_length(length)
+    names = find_experiments(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    if other and len(names) > 1:
+    if twice and len(names) > 1:
         names = [each for each in names if experiment[each].facts.measure is None]
-    entries = {each: _choose_part(each, scale, seeds, series, other) for each in names}  # before anything is trained
-    options = _describe_part(seeds, series) + (f" --length {other.name}" if other else "")
+    # everything that could be refused is refused before anything is trained
+    entries = {each: _choose_part(each, scale, seeds, series, twice) for each in names}
+    longer = {each: read_longer_runs(Path(out) / each, experiment[each].facts, scale) for each in names}
+    options = _describe_part(seeds, series) + (" --twice" if twice else "")
     for each in names:
-        record = other.record if other else "verdicts.json"
+        record = RECORD if twice else "verdicts.json"
         for present in dict.fromkeys((record, "verdicts.json")):
             refuse_smaller_scale(Path(out) / each, scale, present)
         if series or isinstance(seeds, range):
             refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options), record)
-        if other:
-            refuse_fewer_seeds(Path(out) / each, other, entries[each].facts, scale)
+        if twice:
+            refuse_fewer_seeds(Path(out) / each, entries[each].facts, scale)
     source = None if runs is None else Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
-        places = (Path(root), Path(out), device, source, other)
-        return [_reproduce_one(entries[each], scale, options, *places) for each in names]
+        places = (Path(root), Path(out), device, source, twice)
+        return [_reproduce_one(entries[each], scale, options, longer[each], *places) for each in names]
 
 
 def _choose_part(
-    name: str, scale: str, seeds: int | range | None, series: Sequence[str], other: Length | None
+    name: str, scale: str, seeds: int | range | None, series: Sequence[str], twice: bool
 ) -> Entry[Any, Experiment]:
     """Return an experiment with the seeds, series and length that are asked for."""
     entry = experiment[name]
     facts = entry.facts.with_series(series) if series else entry.facts
     facts.get_scale(scale)
-    if other:
+    if twice:
         if facts.measure is not None:
-            raise UsageError(f"{name} trains nothing, so it has no runs of {other.words}.")
-        facts = facts.with_length(scale, other)
+            raise UsageError(f"{name} trains nothing, so it has no runs of twice the steps.")
+        facts = facts.with_twice_the_steps(scale)
     return replace(entry, facts=facts if seeds is None else facts.with_seeds(scale, seeds))
 
 
@@ -152,16 +153,15 @@ def _reproduce_one(
     entry: Entry[Any, Experiment],
     scale: str,
     options: str,
+    longer: LongerRuns | None,
     root: Path,
     out: Path,
     device: str,
     source: Source | None,
-    other: Length | None,
+    twice: bool,
 ) -> Reproduction:
     name, facts, started = entry.name, entry.facts, time.time()
     paper = name.partition("/")[0]
-    facts_of_whole = experiment[name].facts
-    stored = [] if other else read_other_lengths(out / name, facts_of_whole, scale)  # before anything is trained
     with _add_minutes(root / paper / "minutes.json", f"{name} {scale}{options}") as read_total:
         if facts.measure is not None:
             with name_slow_work(f"{name}: measuring"):
@@ -173,12 +173,12 @@ def _reproduce_one(
     provenance = Provenance(command, scale, read_total(), len(runs), choose_device(device))
     trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
     made = Reproduction(name, scale, out / name, (), len(runs), trained, provenance.minutes, tuple(notes))
-    if other:
-        write_other_length(out / name, other, facts, results, provenance, notes)
+    if twice:
+        write_longer_runs(out / name, facts, results, provenance, notes)
         return made
     looks = count_looks(out / name, scale, len(runs), facts.claims)
     results = replace(results, looks=looks, ranges=facts.ranges)
-    results, more_notes = attach_other_lengths(results, stored, list_networks(results), notes)
+    results, more_notes = attach_longer_runs(results, longer, notes)
     with name_slow_work(f"{name}: testing the claims"):
         verdicts = tuple(judge(claim, results) for claim in facts.claims)
     notes += more_notes

@@ -2,14 +2,13 @@
 
 Learning curves flatten, so as many steps again move an estimate at most as far as the latest steps did, at their mean
 pace. A snapshot at 4/5 of training gives the pace of the last fifth. Where the learning rate falls to 0, scores move in
-the last fifth because the rate falls, and would do so at the end of any schedule. Runs of another length have a whole
-schedule of their own: those of half the steps give the pace of the second half of training, and those of twice the
-steps the answer itself. They are asked where a verdict fails by the snapshots, and can confirm it. They never replace
-it: if twice the steps give the opposite verdict, the claim is open.
+the last fifth because the rate falls, and would do so at the end of any schedule. Runs of twice the steps have a whole
+schedule of their own and answer the question itself: they confirm a verdict if they give it, too, and the claim is open
+if they give the opposite one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unbraid.experiments.base import SNAPSHOT_SHARE, Claim, Evidence, MissingResultsError, Results, VerdictWord
@@ -21,20 +20,19 @@ from unbraid.experiments.combining import (
     find_refutations,
     find_series,
 )
-from unbraid.experiments.lengths import HALF, TWICE, Length
-from unbraid.report.tables import Member, format_setting
+from unbraid.report.tables import Member, format_setting, has_score
 
 STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 """As many steps again as the whole training, in units of those since the snapshot."""
 
-TOLD = {
-    TWICE: "Runs of twice the steps give",
-    HALF: "By runs of half the steps, twice as many give",
-}
-"""What a reason says of the estimates after twice the steps, by the runs that they come from."""
+WITH_TWICE = "With twice the steps"
+"""Words in the reason of a verdict that runs of twice the steps were asked for."""
 
-HALVES_AHEAD = 2
-"""As many steps again as the whole training, in units of those since half of it."""
+Place = tuple[frozenset[tuple[str, str]], str]
+"""Settings and a score."""
+
+IN_WORDS = {"holds": "it holds", "does not hold": "it does not hold", "inconclusive": "it is open"}
+"""Verdicts in a sentence."""
 
 
 def judge_settling(
@@ -45,15 +43,16 @@ def judge_settling(
     A difference that is `small` has no bound that it could move away from.
     """
     settled, words, warning = _compare_with_snapshots(claim, results, evidence, verdict, small)
-    length, doubled = find_doubled_evidence(claim, results)
-    if length is None:
-        return settled, words + warning
-    later = combine_verdicts(doubled)
-    if keeps_verdict(doubled, evidence, verdict):
+    longer, problem = find_longer_evidence(claim, results, evidence)
+    if not longer:
+        return settled, words + warning + (f". {WITH_TWICE} there are runs, but {problem}" if problem else "")
+    later = combine_verdicts(longer)
+    if keeps_verdict(longer, evidence, verdict):
         settled, warning = verdict, ""
-    elif length is TWICE and "inconclusive" not in (verdict, later):
-        settled, warning = "inconclusive", f"; with twice the steps, it {later}"
-    return settled, f"{words}{warning}. {TOLD[length]} {', '.join(str(each.estimate) for each in doubled)}"
+    elif "inconclusive" not in (verdict, later):
+        settled = "inconclusive"
+    found = ", ".join(str(each.estimate) for each in longer)
+    return settled, f"{words}{warning}. {WITH_TWICE} {IN_WORDS[later]}: {found}"
 
 
 def _compare_with_snapshots(
@@ -65,6 +64,9 @@ def _compare_with_snapshots(
         before = claim.evidence(replace(results.earlier, whole=results))
     except MissingResultsError as error:
         return "inconclusive", f"Before the last fifth of training {error}", ""
+    missing = _list_scores(results) - _list_scores(results.earlier)
+    if any(series in find_series(claim, results) for series in {dict(place)["recipe"] for place, _ in missing}):
+        return "inconclusive", f"Snapshots of 4/5 of training lack {_describe_missing(missing)}", ""
     drifts = [now.estimate.value - then.estimate.value for now, then in zip(evidence, before, strict=True)]
     moved = [
         replace(each, estimate=each.estimate.move(STEPS_AHEAD * drift))
@@ -95,65 +97,48 @@ def _deepens(evidence: Evidence, drift: float) -> bool:
     return all(drift * (value - end) > 0 for end in (evidence.low, evidence.high) if math.isfinite(end))
 
 
-def find_doubled_evidence(claim: Claim, results: Results) -> tuple[Length | None, tuple[Evidence, ...]]:
-    """Return the evidence after twice the steps, and the length of the runs that give it.
+def find_longer_evidence(
+    claim: Claim, results: Results, evidence: Sequence[Evidence]
+) -> tuple[tuple[Evidence, ...], str]:
+    """Return the evidence of runs of twice the steps; if they cannot be compared, none of it and the reason.
 
-    Runs of twice the steps come first. Those of half the steps give intervals with the noise of both lengths. There is
-    no length if neither has the settings, seeds and scores that the claim needs.
+    There is no reason if nobody trained the series that the claim reads for so long. `evidence` is that of the whole
+    runs. The interval is wider if this is not the first look at the whole or at the longer runs.
     """
-    for length, double in ((TWICE, lambda other: other), (HALF, lambda other: double_steps(results, other))):
-        other = results.other_lengths.get(length.name)
-        found = () if other is None else _find_evidence_beside(claim, results, double(other), other.looks)
-        if found:
-            return length, found
-    return None, ()
-
-
-def _find_evidence_beside(
-    claim: Claim, whole: Results, doubled: Results, looks: Mapping[str, int]
-) -> tuple[Evidence, ...]:
-    """Return the evidence of runs beside the whole ones; none if they lack settings, seeds or scores."""
+    longer = results.longer
+    if longer is None or not set(read := find_series(claim, results)) & set(longer.series):
+        return (), ""
+    missing = {each for each in _list_scores(results) - _list_scores(longer) if dict(each[0])["recipe"] in read}
+    if missing:
+        return (), f"they lack {_describe_missing(missing)}"
+    looks = sum(each.looks.get(claim.text, 1) for each in (results, longer)) - 1
     try:
-        if count_seeds(claim, doubled) < MIN_SEEDS or not _have_same_settings(claim, whole, doubled):
-            return ()
-        together = sum(each.get(claim.text, 1) for each in (whole.looks, looks)) - 1
-        found = find_evidence(claim, replace(doubled, looks={claim.text: together}))
-    except MissingResultsError:
-        return ()
-    return found if all(math.isfinite(end) for each in found for end in each.estimate[:3]) else ()
+        if (seeds := count_seeds(claim, longer)) < MIN_SEEDS:
+            return (), f"with {seeds} seeds of a setting; {MIN_SEEDS} are needed"
+        found = find_evidence(claim, replace(longer, looks={claim.text: looks}))
+    except MissingResultsError as error:
+        return (), str(error)
+    known = all(math.isfinite(end) for each in found for end in each.estimate[:3])
+    if not known or len(found) != len(evidence):
+        return (), "they do not have all of its estimates"
+    return found, ""
 
 
-def double_steps(whole: Results, half: Results) -> Results:
-    """Return runs after twice the steps, if each score s moves on at the pace that it had since half of the steps.
-
-    It becomes s + 2 (s - h), with the score h of the run of half the steps that has the same settings and seed. Runs
-    without such a partner are left out.
-    """
-    partners = {_identify(member): member for member in half.members if member.state == "finished"}
-    members = []
-    for member in whole.members:
-        if member.state == "finished" and (partner := partners.get(_identify(member))):
-            scores = {
-                name: replace(score, value=score.value + HALVES_AHEAD * (score.value - partner.scores[name].value))
-                for name, score in member.scores.items()
-                if name in partner.scores
-            }
-            members.append(member._replace(scores=scores))
-    return replace(whole, members=tuple(members), earlier=None, other_lengths={}, models=None)
+def _list_scores(results: Results) -> set[Place]:
+    """Return the scores that some run has, at each setting."""
+    return {
+        (_identify(member), score) for member in results.members for score in member.scores if has_score(member, score)
+    }
 
 
-def _have_same_settings(claim: Claim, one: Results, other: Results) -> bool:
-    """Return whether both have runs at the same settings in each series that a claim reads."""
-    series = find_series(claim, one)
-
-    def list_places(results: Results) -> set[frozenset[tuple[str, str]]]:
-        read = (member for name in series for member in results.select_members(name))
-        return {_identify(member, without="seed") for member in read}
-
-    return list_places(one) == list_places(other)
-
-
-def _identify(member: Member, without: str = "") -> frozenset[tuple[str, str]]:
-    """Return the settings of a run as they are written in a file."""
-    written = {key: str(format_setting(value)) for key, value in member.settings.items() if key != without}
+def _identify(member: Member) -> frozenset[tuple[str, str]]:
+    """Return the settings of a run as they are written in a file, without the seed."""
+    written = {key: str(format_setting(value)) for key, value in member.settings.items() if key != "seed"}
     return frozenset(pair for pair in written.items() if pair[1] not in ("", "none"))
+
+
+def _describe_missing(missing: set[Place]) -> str:
+    place, score = min(missing, key=lambda each: (sorted(each[0]), each[1]))
+    at = dict(place)
+    series = at.pop("recipe")
+    return f"{score} of {series}" + "".join(f", {key} {value}" for key, value in sorted(at.items()))

@@ -199,7 +199,7 @@ def widen_for(count: int, found: Estimate, max_freedom: float = MAX_FREEDOM) -> 
 
 
 def foresee(found: Estimate, seeds: int, more: int, looks: int) -> Estimate:
-    """Return what an interval of the k-th look at `seeds` seeds would be at the next look with `more`, about the value.
+    """Return what an interval of the k-th look at `seeds` seeds would be at the next look with `more` (or fewer).
 
     Its standard error follows from the longer side, because the other one may end at the range of its score.
     """
@@ -211,7 +211,8 @@ def foresee(found: Estimate, seeds: int, more: int, looks: int) -> Estimate:
     error = now / float(t.ppf(1 - tail / looks, freedom))
     error_later = error * math.sqrt(seeds / more)
     if found.spread > 0:  # cells may have different numbers of seeds
-        error_later = min(error, found.spread / math.sqrt(more))
+        of_equal_cells = found.spread / math.sqrt(more)
+        error_later = min(error, of_equal_cells) if more >= seeds else max(error, of_equal_cells)
     half = float(t.ppf(1 - tail / (looks + 1), later)) * error_later
     chance = found.chance and found.chance.stretch(half / now)
     return Estimate(found.value, found.value - half, found.value + half, later, found.spread, chance)

@@ -31,7 +31,7 @@ RULE = (
     "small to be seen: fewer than two of three choices of one seed per setting show its sign, by the interval of their "
     "share. Otherwise it is *inconclusive*, as with fewer than 3 seeds, or if its estimates had "
     "not settled: if as many steps again, at the pace at which they moved in the last fifth of training, would change "
-    "the verdict (and, if there are runs of half or twice the steps, these do not confirm it). Runs "
+    "the verdict, and no runs of twice the steps confirm it. Runs "
     "with as many steps as the paper or its authors' code states are not asked to settle. Where a claim got further "
     "seeds, its intervals have the level 1 - .1 / k at the k-th look."
 )
