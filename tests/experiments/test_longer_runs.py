@@ -295,6 +295,18 @@ def test_a_damaged_file_of_a_later_experiment_stops_a_paper_at_once(folder, wher
         reproduce("mine", **where)
 
 
+def test_a_part_of_an_experiment_is_judged_beside_longer_runs_of_all(folder, where, entry, monkeypatch):
+    """They are compared with the settings of the whole experiment."""
+    two = replace(entry.facts, series={"beta-vae": {"recipe": "beta-vae"}, "vae": {"recipe": "vae"}})
+    monkeypatch.setattr(running, "experiment", {"mine/fig1": replace(entry, facts=two)})
+    reproduce("mine/fig1", twice=True, seeds=4, **where)
+    record = json.loads((folder / "twice.json").read_text())
+    assert set(record["settings"]) == {"beta-vae", "vae"}
+    (folder / "verdicts.json").unlink()  # of the whole experiment
+    (part,) = reproduce("mine/fig1", series=["beta-vae"], **where)
+    assert part.runs == 3
+
+
 def test_a_later_experiment_of_that_length_finds_snapshots(folder, where):
     found, _, _ = running._run_experiment(build_facts(40), "small", where["root"] / "mine", "cpu", None)
     assert not found.unchecked

@@ -126,6 +126,17 @@ def test_one_series_is_trained_with_further_seeds(tmp_path):
         smoke("chen2018/fig2", tmp_path, series=["beta-vea"])
 
 
+def test_results_of_a_command_that_begins_alike_are_not_replaced(tmp_path):
+    command = "unbraid reproduce chen2018/fig2 --scale small --seeds 5:70 --series beta"
+    for longer, refused in (("-vae", True), (" --twice", True), (" --device cuda", False), (" --runs x", False)):
+        (tmp_path / "verdicts.json").write_text(json.dumps({"command": command + longer}))
+        if refused:
+            with pytest.raises(UsageError, match=naming("--out")):
+                writing.refuse_replacing_whole(tmp_path, command)
+        else:
+            writing.refuse_replacing_whole(tmp_path, command)
+
+
 def test_a_series_comes_with_those_that_it_refines():
     facts = experiment["msvae2020/fig10"].facts
     name = next(each for each, settings in facts.series.items() if "refines" in settings)

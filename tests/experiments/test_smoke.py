@@ -46,6 +46,8 @@ def check_smoke(name, place):
     assert stored["command"] == f"unbraid reproduce {name} --scale smoke --device cpu"
     assert stored["commit"]
     assert stored["versions"]["torch"]
+    by_classifier = {score for score in facts.scores if score.startswith(("frechet/classifier", "kept/classifier"))}
+    assert by_classifier <= stored.get("networks", {}).keys()
     rows, runs = read_csv(first.folder / "table.csv"), read_csv(first.folder / "runs.csv")
     assert set(facts.series) <= {row["series"] for row in rows}
     for row in (row for row in rows if row["runs"]):

@@ -231,3 +231,22 @@ def test_flows_on_one_mixture_are_compared_seed_by_seed(gap, verdict, tmp_path):
     found = [judge(claim, results) for claim in experiment["msvae2020/fig20"].facts.claims]
     assert [each.verdict for each in found] == [verdict] * 2
     assert [each.evidence[0].estimate.value for each in found] == pytest.approx([gap + 0.5] * 2)
+
+
+def test_a_stage_at_its_snapshot_is_compared_with_the_finished_run_that_it_refines():
+    """The first stage had ended before the second one began, so that its own snapshot says nothing."""
+
+    def make(first, second):
+        scores = {cars.BASE: {cars.MIG: first}, cars.MS: {cars.MIG: first, cars.RE_ENCODED: second}}
+        found = {
+            name: {key: Score("mig", "made up", value, 1) for key, value in own.items()} for name, own in scores.items()
+        }
+        runs = [(name, beta, seed) for name in scores for beta in (1, 4) for seed in range(4)]
+        return [member(name, seed, {}, beta=beta)._replace(scores=found[name]) for name, beta, seed in runs]
+
+    claims = [claim for claim in experiment["msvae2020/fig4"].facts.claims if "encoded again" in claim.text]
+    whole, before = Results(tuple(make(0.3, 0.31))), Results(tuple(make(0.2, 0.32)))
+    for claim in claims:
+        (found,) = claim.evidence(replace(before, whole=whole))
+        assert found.estimate.value == pytest.approx(0.02)
+    assert claims

@@ -1,13 +1,14 @@
 """msvae2020, figures 21 to 31: what is made of a score, and verdicts on results whose truth is known."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from unbraid.data import load
-from unbraid.experiments import Results, judge
-from unbraid.experiments.base import experiment
-from unbraid.experiments.stand_in import choose_data, replace_in_stages
+from unbraid.experiments import Results, judge, running
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.stand_in import StandIn, choose_data, replace_in_stages
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import identity
 from unbraid.report.tables import Member
@@ -90,3 +91,19 @@ def test_faces_have_six_codes_with_each_method():
     assert (sweeps[identity.FIRST]["z"], sweeps[identity.INFO]["z"]) == (6, 6)
     cars = experiment["msvae2020/fig29"].facts.build_sweeps("budget")
     assert (cars[identity.FIRST]["z"], cars[identity.INFO]["z"]) == (2, 2)
+
+
+def test_a_generator_is_trained_on_the_stand_in_of_its_first_stage(monkeypatch, tmp_path):
+    """Its labels are those of the data that are used instead: cars have a view, sprites a place."""
+    monkeypatch.setenv("UNBRAID_DATA", str(tmp_path / "no files"))
+    cars = StandIn("cars3d", "sprites-small", {"factors": identity.PLACE}, {"given": identity.PLACE})
+    of_labels = {**identity.FIRST_STAGES["smoke"], "factors": identity.VIEW}
+    of_gan = {**identity.GANS["smoke"], "given": identity.VIEW}
+    scale = Scale({**identity.SHARED["smoke"], "data": cars}, {identity.LABELS: of_labels, identity.MS: of_gan})
+    facts = replace(experiment["msvae2020/fig21"].facts.with_series([identity.MS]), scales={"smoke": scale}, derived={})
+    results, runs, notes = running._run_experiment(facts, "smoke", tmp_path, "cpu", None)
+    assert {(m.settings["recipe"], m.state) for m in results.members} == {
+        (name, "finished") for name in (identity.LABELS, identity.MS)
+    }
+    assert any("stand in for cars3d" in note for note in notes)
+    assert tuple(runs[-1].config.objective.settings["given"]) == identity.PLACE
