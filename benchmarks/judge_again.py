@@ -1,7 +1,7 @@
 """Recompute the intervals and verdicts of committed results from the scores of their runs.
 
     python benchmarks/judge_again.py split2020/fig3 split2020/fig8
-    python benchmarks/judge_again.py msvae2020/fig38 --twice runs/papers/msvae2020/fig38
+    python benchmarks/judge_again.py msvae2020/fig29 --twice runs/papers/msvae2020/fig29
 
 Use it after a change of statistics or claims, which needs no new runs, or to add runs of twice the steps from a
 folder. It reads `runs.csv` and writes the files of the experiment anew, but keeps command, commit, versions, device,
@@ -10,6 +10,7 @@ experiment with a claim that needs the models themselves is refused, and keeps i
 """
 
 import argparse
+import csv
 import json
 import re
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
 from unbraid import atomic
+from unbraid.errors import UnbraidError
 from unbraid.experiments import Results, experiment, judge
 from unbraid.experiments.longer_runs import (
     RECORD,
@@ -66,15 +68,19 @@ def read_judged(name: str, record: Mapping[str, Any], folder: Path) -> tuple[Res
     return results, [*facts.notes, *own, *record.get("notes", ()), *of_longer]
 
 
+def check_files(name: str, out: Path) -> None:
+    """Exit if results lack a file without which they cannot be judged again."""
+    for file in ("verdicts.json", "runs.csv", "figure.png"):
+        if not (out / name / file).exists():
+            raise SystemExit(f"{name}: there is no {out / name / file}, so it cannot be judged again.")
+
+
 def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) -> None:
     """Write the files of one experiment anew, and print what became of each verdict.
 
     `added` replaces facts of the record after runs were added to `runs.csv`.
     """
     folder, entry = out / name, experiment[name]
-    for file in ("verdicts.json", "runs.csv", "figure.png"):
-        if not (folder / file).exists():
-            raise SystemExit(f"{name}: there is no {folder / file}, so it cannot be judged again.")
     before = {**json.loads((folder / "verdicts.json").read_text("utf-8")), **(added or {})}
     if seeds := re.search(r" --seeds (?:(\d+):)?(\d+)", before["command"]):
         wanted = range(int(seeds[1] or 0), int(seeds[2]))
@@ -102,18 +108,35 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
 
 
 def add_longer_runs(name: str, added: Path, out: Path) -> None:
-    """Copy runs of twice the steps to the results of an experiment; more of them than before are a further try."""
+    """Add runs of twice the steps to the results of an experiment, and judge it again.
+
+    More of them than before are a further try.
+    """
     folder, facts = out / name, experiment[name].facts
     scale = json.loads((folder / "verdicts.json").read_text("utf-8"))["scale"]
     longer, before = read_longer_runs(added, facts, scale), read_record(folder, scale)
     if longer is None:
         raise SystemExit(f"{added} has no runs of twice the steps at scale {scale}.")
-    if before and (lost := set(before["seeds"]) - set(longer.record["seeds"])):
-        raise SystemExit(f"{folder / RUNS} has seeds that {added / RUNS} lacks, such as {min(lost)}.")
-    record = {**longer.record, "tries": max(count_tries(before, longer.record["rows"]), longer.record["tries"])}
+    if before and (lost := list_places(folder) - list_places(added)):
+        raise SystemExit(f"{folder / RUNS} has runs that {added / RUNS} lacks, such as {', '.join(min(lost))}.")
+    tries = max(count_tries(before, longer.record["rows"]), longer.record["tries"])
+    earlier = {path: path.read_bytes() if path.exists() else None for path in (folder / RUNS, folder / RECORD)}
     (folder / RECORD).unlink(missing_ok=True)
     atomic.write_text(folder / RUNS, (added / RUNS).read_text("utf-8"))
-    atomic.write_text(folder / RECORD, json.dumps(record, indent=2) + "\n")
+    atomic.write_text(folder / RECORD, json.dumps({**longer.record, "tries": tries}, indent=2) + "\n")
+    try:
+        judge_again(name, out)
+    except BaseException:
+        for path, content in earlier.items():
+            path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
+        raise
+
+
+def list_places(folder: Path) -> set[tuple[str, ...]]:
+    """Return series, settings and seed of the runs of twice the steps in a folder."""
+    with (folder / RUNS).open(newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    return {tuple(row[key] for key in list(row)[: list(row).index("state")]) for row in rows}
 
 
 def main() -> None:
@@ -124,10 +147,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.twice and len(arguments.names) > 1:
         parser.error("--twice belongs to one experiment.")
-    if arguments.twice:
-        add_longer_runs(arguments.names[0], arguments.twice, arguments.out)
     for name in arguments.names:
-        judge_again(name, arguments.out)
+        if name not in experiment:
+            parser.error(f"{name} is no experiment; `unbraid list experiments` lists them.")
+        check_files(name, arguments.out)
+        try:
+            if arguments.twice:
+                add_longer_runs(name, arguments.twice, arguments.out)
+            else:
+                judge_again(name, arguments.out)
+        except UnbraidError as error:
+            raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

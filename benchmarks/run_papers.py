@@ -47,6 +47,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ from unbraid.experiments import Results, StandIn, experiment, reproduce
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.experiments.combining import count_seeds, find_evidence, find_series
 from unbraid.experiments.judging import count_confirming_seeds
+from unbraid.experiments.writing import read_looks
 from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
@@ -236,8 +238,13 @@ def build_twice(
     read = {each for claim in chosen for each in find_series(claim, stored)}
     series = tuple(each for each in experiment[name].facts.series if each in read)
     if seeds is None:
-        found = [(find_evidence(claim, stored), count_seeds(claim, stored)) for claim in chosen]
-        seeds = max(count_confirming_seeds(evidence, count) for evidence, count in found)
+        record = json.loads((results / name / "verdicts.json").read_text("utf-8"))
+        stored = replace(stored, looks=read_looks(record, chosen))
+        needed = (
+            count_confirming_seeds(find_evidence(each, stored), count_seeds(each, stored), stored.looks[each.text])
+            for each in chosen
+        )
+        seeds = max(needed)
     return build_task(name, scale, list(claims), absent, seeds, series, twice=True)
 
 

@@ -12,7 +12,7 @@ since each experiment may have its own.
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.printable import format_setting
 from unbraid.report.tables import write_csv
 
-BY_CLASSIFIER = "classifier"
-"""A word in the names of scores that a classifier measured."""
+BY_CLASSIFIER = ("classifier", "kept/", "generated/", "coherence/")
+"""Words in the names of metrics whose scores a classifier measured."""
 
 
 class Stored(NamedTuple):
@@ -49,18 +49,32 @@ def read_stored(results: Path) -> dict[str, Stored]:
         if (results / name / "runs.csv").exists():
             record = json.loads((results / name / "verdicts.json").read_text("utf-8"))
             columns, rows = read_rows(results / name)
-            if not any(BY_CLASSIFIER in column for column in columns):
+            if not any(
+                word in metric for metric in list_metrics(name, record["scale"], columns) for word in BY_CLASSIFIER
+            ):
                 found[name] = Stored(record, columns, rows, describe_settings(name, record["scale"]))
     return found
 
 
+def list_metrics(name: str, scale: str, columns: Sequence[str]) -> list[str]:
+    """Return the metrics of the scores in some columns, by the names of the library where the experiment has others."""
+    measures = experiment[name].facts.get_scale(scale).measures
+    return [measures[column][0] if column in measures else column for column in columns]
+
+
 def describe_settings(name: str, scale: str) -> dict[str, str]:
-    """Return the settings of each series without its seeds, with those of the series it follows from, as a text."""
+    """Return the settings of each series and of its scores, with those of the series it follows from, as a text.
+
+    Its seeds are left out.
+    """
     facts, described = experiment[name].facts, {}
+    measures = str(sorted(facts.get_scale(scale).measures.items()))
     for series, settings in facts.build_sweeps(scale).items() if facts.measure is None else ():
         of_others = [described[settings[key]] for key in (REFINES, AS_LARGE_AS) if key in settings]
         own = {k: str(format_setting(v)) for k, v in settings.items() if k not in ("seed", REFINES, AS_LARGE_AS)}
-        described[series] = json.dumps([of_others, own, facts.only.get(series, {})], sort_keys=True, default=str)
+        described[series] = json.dumps(
+            [of_others, own, facts.only.get(series, {}), measures], sort_keys=True, default=str
+        )
     return described
 
 
@@ -97,6 +111,21 @@ def group_rows(stored: Stored, named: Mapping[str, str]) -> list[list[Row]]:
     return [rows for rows in groups if rows]
 
 
+def count_conflicts(name: str, stored: Mapping[str, Stored]) -> int:
+    """Return the runs of other experiments whose seeds an experiment has, with other scores."""
+    own, named = stored[name], {settings: series for series, settings in stored[name].settings.items()}
+    there = {tuple(row[key] for key in own.keys): row for row in own.rows}
+    conflicts = 0
+    for other, theirs in stored.items():
+        if other == name or theirs.keys != own.keys or theirs.record["scale"] != own.record["scale"]:
+            continue
+        for row in (row for rows in group_rows(theirs, named) for row in rows):
+            renamed = {**row, "series": named[theirs.settings[row["series"]]]}
+            known = there.get(tuple(renamed[key] for key in own.keys), renamed)
+            conflicts += any(known.get(key) and renamed[key] and known[key] != renamed[key] for key in renamed)
+    return conflicts
+
+
 def find_scores(stored: Stored, series: str) -> list[str]:
     """Return the scores that every run of a series has."""
     rows = [row for row in stored.rows if row["series"] == series]
@@ -111,7 +140,8 @@ def add_missing(name: str, missing: Mapping[str, list[Row]], stored: Mapping[str
         for number, (other, rows) in enumerate(missing.items()):
             folder = Path(made) / str(number)
             folder.mkdir()
-            record = {**stored[other].record, "experiment": name, "runs": len(rows), "minutes": 0.0, TAKEN_FROM: other}
+            record = {**stored[other].record, "experiment": name, "runs": len(rows), TAKEN_FROM: other}
+            record["minutes"] *= len(rows) / stored[other].record["runs"]
             atomic.write_text(folder / "verdicts.json", json.dumps(record))
             atomic.write_text(folder / "README.md", (results / name / "README.md").read_text("utf-8"))
             write_csv(folder / "runs.csv", rows)
@@ -126,14 +156,23 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     arguments = parser.parse_args()
     stored = read_stored(arguments.results)
-    for name in stored:
-        if arguments.papers and not {name, name.partition("/")[0]} & set(arguments.papers):
-            continue
+    chosen = [n for n in stored if not arguments.papers or {n, n.partition("/")[0]} & set(arguments.papers)]
+    if not chosen:
+        parser.error(
+            f"{arguments.results} has no runs of {', '.join(arguments.papers) or 'any experiment'} to be shared."
+        )
+    lacking = 0
+    for name in chosen:
+        if conflicts := count_conflicts(name, stored):
+            print(f"{name} has other scores for {conflicts} runs of other figures; its own stay.")
         missing = find_missing(name, stored)
         for other, rows in missing.items():
             print(f"{name} lacks {len(rows)} runs of {other}: {', '.join(dict.fromkeys(r['series'] for r in rows))}")
         if missing and arguments.write:
             add_missing(name, missing, stored, arguments.results)
+        lacking += bool(missing)
+    if not lacking:
+        print("No figure lacks runs that another one has.")
 
 
 if __name__ == "__main__":

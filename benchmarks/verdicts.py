@@ -22,7 +22,7 @@ from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
 from unbraid.experiments.combining import MIN_SEEDS, count_seeds, find_series
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
-from unbraid.experiments.settling import WITH_TWICE
+from unbraid.experiments.settling import DISAGREEMENT, IN_WORDS, WITH_TWICE
 from unbraid.experiments.statistics import Chance, Estimate
 from unbraid.experiments.writing import read_looks
 from unbraid.papers import chen2018 as chen2018
@@ -124,6 +124,9 @@ def read_rows(name: str, results: Path) -> list[Row]:
         wanted = protocol["published"].get(f"{name}#{number}", wanted)
         reason = f"{reason} Older: {why}.".strip() if why else reason
         rows.append(Row(name, number, claim.text, wanted, measured, verdict["verdict"], status, reason, needed))
+    if any(row.verdict == NOT_RUN for row in rows):  # the page cannot be judged again without the others
+        first = f"{WAITS}, after its claims that have not been run"
+        return [replace(row, reason=row.reason.replace(WAITS, first)) for row in rows]
     return rows
 
 
@@ -227,7 +230,7 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     state = _describe_unsettled(piece, verdict["why"])
     pieces = verdict["evidence"]
     if seeds >= MIN_SEEDS and state:
-        if WITH_TWICE in verdict["why"]:
+        if any(f"{WITH_TWICE} {words}" in verdict["why"] for words in IN_WORDS.values()):
             return f"{state}, but runs of twice the steps do not confirm it.", math.nan
         minutes = max(1, round(_estimate_twice(name, verdict["claim"], results)))
         return f"{state}, but still moves: about {_count_minutes(minutes)} {WAITS}.", math.nan
@@ -248,7 +251,7 @@ def _count_minutes(minutes: int) -> str:
 
 def _describe_unsettled(piece: Mapping[str, Any], why: str) -> str:
     """Return what an estimate shows that had not settled; nothing if it shows nothing."""
-    moves = "would change the verdict" in why or WITH_TWICE in why
+    moves = "would change the verdict" in why or DISAGREEMENT in why
     if _margin(piece) > 0:
         return "The interval lies in the range"
     if moves and _read_evidence(piece).lies_outside:

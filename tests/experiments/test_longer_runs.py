@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.support.results import member
 from unbraid.cli import app
 from unbraid.errors import UsageError
 from unbraid.experiments import Claim, Results, Scale, experiment, longer_runs, reproduce, running, settling
-from unbraid.experiments.base import Experiment, derive
+from unbraid.experiments.base import Experiment, MissingResultsError, derive
 from unbraid.experiments.evidence import find_mean
 from unbraid.experiments.writing import list_networks
 from unbraid.methods import objective
@@ -102,7 +103,7 @@ def test_the_command_line_trains_them_and_says_what_comes_next(where, monkeypatc
     monkeypatch.setattr("unbraid.cli.reproduce.check_experiment", lambda name: None)
     words = ["reproduce", "mine/fig1", "--root", where["root"], "--out", where["out"], "--device", "cpu", "--twice"]
     typer.main.get_command(app)(list(map(str, words)), standalone_mode=False)
-    assert names(capsys.readouterr().out, "Scores:", "without --twice")
+    assert names(capsys.readouterr().out, "Scores:", "Next", "the whole runs")
     assert (where["out"] / "mine/fig1/twice.csv").exists()
     assert not (where["out"] / "mine/fig1/verdicts.json").exists()
 
@@ -127,6 +128,7 @@ def test_results_can_be_judged_again_by_them(judge_again, folder, moving, tmp_pa
 
     assert judge_and_read()[0]["verdict"] == "inconclusive"
     judge_again.add_longer_runs("mine/fig1", elsewhere, out)
+    assert json.loads((folder / "verdicts.json").read_text())["verdicts"][0]["verdict"] == "holds"
     for _ in range(2):
         verdict, page = judge_and_read()
         assert (verdict["verdict"], CONFIRMED in verdict["why"]) == ("holds", True)
@@ -144,10 +146,49 @@ def test_runs_from_another_folder_are_a_further_try_if_there_are_more(judge_agai
     for seeds, tries in ((3, 1), (4, 2), (4, 2)):
         judge_again.add_longer_runs("mine/fig1", train(seeds), out)
         assert json.loads((folder / "twice.json").read_text())["tries"] == tries
-    with pytest.raises(SystemExit, match=naming("seeds", "such as 3")):
+    with pytest.raises(SystemExit, match=naming("lacks, such as beta-vae, 3")):
         judge_again.add_longer_runs("mine/fig1", train(3), out)
     with pytest.raises(SystemExit, match=naming("no runs of twice the steps")):
         judge_again.add_longer_runs("mine/fig1", tmp_path, out)
+    five = train(5)
+    change(five, tries=7)  # it was tried elsewhere, too
+    judge_again.add_longer_runs("mine/fig1", five, out)
+    assert json.loads((folder / "twice.json").read_text())["tries"] == 7
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_results_that_cannot_be_judged_again_keep_their_files(judge_again, folder, where, monkeypatch, tmp_path, there):
+    (more,) = reproduce("mine/fig1", twice=True, seeds=4, **{**where, "out": tmp_path / "more"})
+    if not there:
+        (folder / "twice.json").unlink()
+        (folder / "twice.csv").unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    unknown = Claim("it needs models", lambda results: (_ for _ in ()).throw(MissingResultsError("no models")))
+    facts = replace(build_facts(), claims=(unknown,))
+    monkeypatch.setattr(judge_again, "experiment", {"mine/fig1": replace(experiment["chen2018/fig2"], facts=facts)})
+    with pytest.raises(SystemExit, match="cannot be judged"):
+        judge_again.add_longer_runs("mine/fig1", more.folder, folder.parents[1])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nope/fig1"], "no experiment"),
+        (["mine/fig1", "mine/fig1", "--twice", "x"], "one experiment"),
+        (["mine/fig1", "--out", "nowhere"], "there is no nowhere"),
+        (["mine/fig1", "--twice", "{damaged}"], "twice.json is damaged"),
+    ],
+)
+def test_wrong_arguments_are_explained(judge_again, folder, monkeypatch, capsys, tmp_path, words, said):
+    (tmp_path / "twice.json").write_text("{")
+    (tmp_path / "twice.csv").write_text("")
+    places = [] if "--out" in words else ["--out", str(folder.parents[1])]
+    words = [word.format(damaged=tmp_path) for word in words]
+    monkeypatch.setattr(sys, "argv", ["judge_again.py", *words, *places])
+    with pytest.raises(SystemExit) as exited:
+        judge_again.main()
+    assert said in f"{exited.value}{capsys.readouterr().err}"
 
 
 def test_runs_on_other_data_do_not_count(folder, where, moving):
@@ -194,6 +235,9 @@ def test_more_of_them_are_a_further_try_and_fewer_are_refused(folder, where):
     assert longer_runs.read_longer_runs(folder, build_facts(), "small").results.looks == {SMALL_KL.text: 2}
     with pytest.raises(UsageError, match=naming("twice.csv", 3, "--seeds 4")):
         reproduce("mine/fig1", twice=True, **where)
+    change(folder, settings={"vae": {}}, seeds=[0])
+    with pytest.raises(UsageError, match=naming("twice.csv", "vae", "--series")):
+        longer_runs.refuse_fewer_runs(folder, build_facts(), "small")
 
 
 def test_a_part_does_not_replace_them(folder, where):
@@ -276,6 +320,7 @@ def replace_field(**fields):
         ("twice.csv", lambda text: ""),
         ("twice.csv", lambda text: text.rpartition("beta-vae")[0]),
         ("twice.csv", lambda text: text.replace("finished,0", "finished,x")),
+        ("twice.csv", lambda text: text + "x" * 200_000),
     ],
 )
 def test_damaged_files_are_refused_before_anything_is_trained(folder, where, monkeypatch, name, damage):

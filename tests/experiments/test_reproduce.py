@@ -126,6 +126,15 @@ def test_one_series_is_trained_with_further_seeds(tmp_path):
         smoke("chen2018/fig2", tmp_path, series=["beta-vea"])
 
 
+@pytest.mark.usefixtures("coarse_figures")
+def test_results_are_not_replaced_by_fewer_seeds(tmp_path):
+    more = smoke("chen2018/fig2", tmp_path, seeds=4)
+    for seeds in ({}, {"seeds": 3}, {"seeds": range(2, 6)}):
+        with pytest.raises(UsageError, match=naming("chen2018/fig2", "seeds", "--out")):
+            smoke("chen2018/fig2", tmp_path, **seeds)
+    assert smoke("chen2018/fig2", tmp_path, seeds=4).runs == more.runs
+
+
 def test_results_of_a_command_that_begins_alike_are_not_replaced(tmp_path):
     command = "unbraid reproduce chen2018/fig2 --scale small --seeds 5:70 --series beta"
     for longer, refused in (("-vae", True), (" --twice", True), (" --device cuda", False), (" --runs x", False)):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unbraid.experiments import experiment, judge, writing
+from unbraid.experiments import experiment, judge, settling, writing
 from unbraid.experiments.combining import count_seeds, find_series
 from unbraid.papers.msvae2020.trade_off import SAME_C
 from unbraid.report.tables import write_csv
@@ -244,32 +244,102 @@ def test_no_figure_lacks_stored_runs_of_its_series():
     assert {name: found for name in stored if (found := share_runs.find_missing(name, stored))} == {}
 
 
-def test_runs_that_another_figure_has_are_added(stored, tmp_path):
-    """They keep their seeds, and a run that is there stays as it is."""
+OTHER = "split2020/fig4"
+
+
+@pytest.fixture
+def lacking(stored):
+    """Results in which one figure has three changed runs and five seeds of each series, and the others all of them."""
     results, _ = stored
-    shutil.copytree(RESULTS / "split2020/fig4", results / "split2020/fig4")
-    path = results / ADDED_TO / "runs.csv"
-    _, rows = add_seeds.read_rows(path.parent)
-    first = {**rows[0], "mig/exact": "0.5"}
-    write_csv(path, [first, *(row for row in rows[1:] if int(row["seed"]) < 5)])
+    for name in (OTHER, "split2020/fig5"):
+        shutil.copytree(RESULTS / name, results / name)
+    _, rows = add_seeds.read_rows(results / ADDED_TO)
+    own = [row | {"mig/exact": "0.5"} if place < 3 else row for place, row in enumerate(rows) if int(row["seed"]) < 5]
+    write_csv(results / ADDED_TO / "runs.csv", own)
+    return results, own, rows
+
+
+def change_rows(path, change):
+    _, rows = add_seeds.read_rows(path)
+    write_csv(path / "runs.csv", [change(row) for row in rows])
+
+
+def test_runs_that_another_figure_has_are_added(lacking, capsys, monkeypatch):
+    """They keep their seeds, and a run that is there stays as it is."""
+    results, own, rows = lacking
     found = share_runs.read_stored(results)
     missing = share_runs.find_missing(ADDED_TO, found)
-    assert {name: len(added) for name, added in missing.items()} == {"split2020/fig4": len(rows) - 30}
-    assert share_runs.find_missing("split2020/fig4", found) == {}
-    share_runs.add_missing(ADDED_TO, missing, found, results)
-    after = add_seeds.read_rows(path.parent)[1]
-    assert after[0] == first
-    assert sorted(map(str, after[1:])) == sorted(map(str, rows[1:]))
-    assert "were taken from split2020/fig4, which" in (results / ADDED_TO / "README.md").read_text()
+    assert {name: len(added) for name, added in missing.items()} == {OTHER: len(rows) - len(own)}
+    assert (share_runs.find_missing(OTHER, found), share_runs.count_conflicts(ADDED_TO, found)) == ({}, 6)
+    monkeypatch.setattr(sys, "argv", ["share_runs.py", "split2020", "--results", str(results), "--write"])
+    share_runs.main()
+    assert f"{ADDED_TO} lacks {len(rows) - len(own)} runs of {OTHER}" in capsys.readouterr().out
+    _, after = add_seeds.read_rows(results / ADDED_TO)
+    assert sorted(map(str, after)) == sorted(map(str, [*own, *(row for row in rows if int(row["seed"]) >= 5)]))
+    assert f"were taken from {OTHER}, which" in (results / ADDED_TO / "README.md").read_text()
+    share_runs.main()
+    assert "No figure lacks runs that another one has." in capsys.readouterr().out
 
 
-def test_runs_with_other_settings_or_scores_by_a_classifier_are_not_shared(stored):
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        (lambda row: row | {"mig/exact": ""}, True),
+        (lambda row: row | {"state": "failed"}, True),
+        (lambda row: row, False),
+    ],
+)
+def test_failed_runs_and_runs_without_a_score_are_not_shared(lacking, change, more):
+    """Another figure has some of these runs, and gives them."""
+    results, *_ = lacking
+    change_rows(results / OTHER, change)
+    missing = share_runs.find_missing(ADDED_TO, share_runs.read_stored(results))
+    assert set(missing) == {"split2020/fig5" if more else OTHER}
+
+
+def test_runs_of_another_scale_are_not_shared(lacking):
+    results, *_ = lacking
+    for name in (OTHER, "split2020/fig5"):
+        path = results / name / "verdicts.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "scale": "paper"}))
+    assert share_runs.find_missing(ADDED_TO, share_runs.read_stored(results)) == {}
+
+
+def test_runs_with_other_settings_or_scores_by_a_classifier_are_not_shared():
     found = share_runs.read_stored(RESULTS)
-    assert "split2020/fig3" in found
-    assert "msvae2020/fig4" not in found  # its distances are those of a classifier
-    sprites, cars = found["split2020/fig3"].settings, found["split2020/fig6"].settings
+    assert ADDED_TO in found
+    assert not {"msvae2020/fig4", "esmaeili2018/fig7"} & set(found)  # distances and labels by a classifier
+    sprites, cars = found[ADDED_TO].settings, found["split2020/fig6"].settings
     assert set(sprites) == set(cars)
     assert not set(sprites.values()) & set(cars.values())
+    stages = share_runs.describe_settings("msvae2020/fig10", "budget")
+    assert len({stages[name] for name in stages}) == len(stages)
+    on_other_runs = share_runs.describe_settings("msvae2020/fig5", "budget")
+    assert not set(stages.values()) & set(on_other_runs.values())
+
+
+def test_the_page_says_what_runs_of_twice_the_steps_showed(monkeypatch):
+    """An interval in its range that moves, with and without them, and one that crosses its bound."""
+    name, claim = "split2020/fig3", experiment["split2020/fig3"].facts.claims[0].text
+    moving = "; at this pace, as many steps again would change the verdict (holds)"
+    inside = {"what": "x", "value": 1.0, "low": 0.5, "high": 1.5, "wanted": "above 0"}
+    across = {**inside, "low": -0.5, "high": 2.5}
+    for piece, why, words in (
+        (inside, moving, verdicts.WAITS),
+        (inside, f"{moving}. With twice the steps there are runs, but they lack a score", verdicts.WAITS),
+        (inside, f"{moving}. With twice the steps it is open: 1", "runs of twice the steps do not confirm it"),
+        (inside, f"; {settling.DISAGREEMENT}. With twice the steps it does not hold: 1", "do not confirm it"),
+        (across, ". With twice the steps it holds: 1", "The interval crosses the bound"),
+    ):
+        verdict = {"claim": claim, "evidence": [piece], "why": why}
+        reason, _ = verdicts._explain_open(verdict, name, piece, RESULTS, 1)
+        assert words in reason
+
+
+def test_pages_state_the_rule_of_today():
+    for path in RESULTS.glob("*/*/README.md"):
+        assert "half of the steps" not in (page := path.read_text("utf-8")), path
+        assert "half the steps" not in page, path
 
 
 def test_baselines_and_claims_about_models_ask_for_no_seeds_of_them():

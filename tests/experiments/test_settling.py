@@ -1,5 +1,6 @@
 """Verdicts that wait until a claim's own estimate stops moving, and the snapshots that show whether it does."""
 
+import math
 import shutil
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from tests.support.messages import names, naming
 from tests.support.results import made_up, member
 from unbraid import sweep
 from unbraid.errors import UsageError
-from unbraid.experiments import Claim, Results, Scale, experiment, judge, running, settling
+from unbraid.experiments import Claim, Evidence, Results, Scale, experiment, judge, running, settling
 from unbraid.experiments.base import Experiment, MissingResultsError
 from unbraid.experiments.evidence import (
     combine,
@@ -22,6 +23,7 @@ from unbraid.experiments.evidence import (
     find_mean,
 )
 from unbraid.experiments.model_cache import ModelCache
+from unbraid.experiments.statistics import Estimate
 from unbraid.experiments.stored_runs import Source
 from unbraid.store import load_tensors
 from unbraid.training import Cadence
@@ -157,6 +159,38 @@ def test_a_score_that_longer_runs_lack_at_one_setting_is_not_overlooked(compare)
     assert names(verdict.why, "lack mig/exact of", "beta 4")
     one = replace(moving, earlier=Results(lacking))
     assert judge(claim, one).verdict == "inconclusive"
+
+
+def test_scores_that_a_claim_does_not_read_may_be_missing():
+    whole = results(0.1, before=0.1)
+    lacking = tuple(m._replace(scores={SCORE: m.scores[SCORE]}) for m in whole.earlier.members)
+    assert OTHER in whole.members[0].scores
+    assert judge(HIGHER, replace(whole, earlier=Results(lacking))).verdict == "holds"
+    moving = replace(results(0.1, before=0.13), longer=Results(lacking))
+    assert judge(HIGHER, moving).verdict == "holds"
+    of_other = Results((*whole.members, *(member("Aa", k, {SCORE: 0.5}) for k in range(4))), "small")
+    unread = replace(of_other, earlier=whole.earlier, longer=whole)
+    assert judge(HIGHER, unread).verdict == "holds"
+    without = tuple(m._replace(scores={}) if m.settings["recipe"] == "a" else m for m in whole.earlier.members)
+    assert names(judge(HIGHER, replace(of_other, earlier=Results(without))).why, "no finished run of a has mig/exact")
+
+
+def test_evidence_that_longer_runs_cannot_give_is_not_compared():
+    """As with one estimate for each of several things, of which one is gone, or one that is unknown."""
+
+    def find(found):
+        pieces = [Evidence(name, Estimate(1.0, 0.5, 1.5), low=0.0) for name in "xy"]
+        return pieces if found.earlier is not None else pieces[:1]
+
+    def find_unknown(found):
+        ends = (0.5, 1.5) if found.earlier is not None else (math.nan, math.nan)
+        return [Evidence("x", Estimate(found.members[0].scores[SCORE].value, *ends), low=0.0)]
+
+    whole = replace(draw(0.1), earlier=draw(0.1), longer=draw(0.1))
+    for each in (find, find_unknown):
+        claim = Claim("it is so", lambda found, each=each: (HIGHER.evidence(found), each(found))[1])
+        told = settling.find_longer_evidence(claim, whole, claim.evidence(whole))
+        assert told == ((), "they do not have all of its estimates")
 
 
 def test_too_few_longer_runs_leave_it_to_the_snapshots_and_say_so():

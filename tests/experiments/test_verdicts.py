@@ -10,8 +10,9 @@ from scipy.stats import norm, t
 from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
+from unbraid.experiments.base import WideEvidence
 from unbraid.experiments.combining import combine_verdicts, count_seeds, find_series
-from unbraid.experiments.evidence import compare_means, find_mean
+from unbraid.experiments.evidence import compare_extremes, compare_means, exists, find_mean
 from unbraid.experiments.judging import count_confirming_seeds, count_needed_seeds
 from unbraid.experiments.statistics import Chance, Estimate, widen_for
 from unbraid.metrics import Score
@@ -382,8 +383,26 @@ def test_figure_5_on_faces_fixes_the_light():
         assert {settings["data.lighting"] for settings in facts.build_sweeps(scale).values()} == {5}
 
 
-@pytest.mark.parametrize(("margin", "least"), [(1.3, 100), (1.5, 77), (3.0, 20), (20.0, 5)])
-def test_fewer_seeds_confirm_a_large_effect(margin, least):
-    """The interval of n seeds ends above 0 if n > 100 (1.1 x 1.96 / 1.645 / margin)^2, but 5 is the least."""
+@pytest.mark.parametrize("looks", [1, 3])
+@pytest.mark.parametrize(("margin", "least"), [(1.1, 100), (1.5, 54), (3.0, 14), (20.0, 5)])
+def test_fewer_seeds_confirm_a_large_effect(margin, least, looks):
+    """The interval of n seeds at the same look ends above 0 if n > 100 (1.1 / margin)^2, but 5 is the least."""
     large = Evidence("x", Estimate(1.0, 1 - 1 / margin, 1 + 1 / margin, 1e6), low=0.0)
-    assert count_confirming_seeds([large], 100) == least
+    assert count_confirming_seeds([large], 100, looks) == least
+    spread = 1.25 * 10 / margin / norm.ppf(1 - 0.05 / looks)  # that of 100 seeds would be 1.25 times the error
+    of_unequal_cells = replace(large, estimate=large.estimate._replace(spread=spread))
+    expected = min(100, max(5, math.ceil(100 * (1.1 * 1.25 / margin) ** 2)))
+    assert count_confirming_seeds([of_unequal_cells], 100, looks) == pytest.approx(expected, abs=1)
+    wide = WideEvidence("x", large.estimate, low=0.0)
+    assert count_confirming_seeds([wide], 100, looks) == 100
+    assert count_confirming_seeds([large], 3, looks) == 3
+
+
+def test_no_seeds_are_foreseen_for_maxima_and_for_shares_of_0():
+    runs = [member(name, seed, {MIG: 0.1 + 0.01 * seed}) for name in "ab" for seed in range(10)]
+    highest = compare_extremes("a", "b", None, [MIG], lambda s: s[..., 0].max(-1), "highest", low=0.0)
+    for limit, foreseen in ((0.5, False), (0.15, True)):
+        (found,) = exists("a", MIG, lambda mig, limit=limit: mig > limit, "it")(Results(tuple(runs)))
+        assert found.narrows == foreseen
+    verdict = judge(Claim("", highest), Results(tuple(runs), "small"))
+    assert names(verdict.why, "no number of them is foreseen")

@@ -75,7 +75,7 @@ def reproduce(
         echo("\n".join(f"Scores: {outcome.folder}" for outcome in outcomes))
         if scale != "smoke":
             echo(
-                "Next: the same without --twice; claims whose estimates still move are then judged by these runs, too."
+                "Next: the command of the whole runs again; claims whose estimates still move are then judged by both."
             )
         return
     print_rows(rows, False)

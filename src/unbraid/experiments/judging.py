@@ -7,7 +7,7 @@
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
 An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth, or if
-runs of twice the steps confirm it (`settling.py`).
+runs of twice the steps confirm it; if these give the opposite verdict, the claim is open (`settling.py`).
 Whoever adds seeds until a claim is settled will settle false ones, too: at the k-th look, intervals have the level
 1 - 0.1 / k.
 """
@@ -89,14 +89,20 @@ def count_needed_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1)
     return refuting  # of differences that are above 0, but too small
 
 
-def count_confirming_seeds(evidence: Sequence[Evidence], seeds: int) -> int:
-    """Return about how many of these seeds would give the same verdict, at the effects seen so far; at least 5."""
-    verdict = combine_verdicts(evidence)
-    for fewer in range(LEAST_TO_CONFIRM, seeds):
-        later = [replace(each, estimate=foresee(each.estimate, seeds, fewer, 1).stretch(1.1)) for each in evidence]
-        if combine_verdicts(later) == verdict:
-            return fewer
-    return seeds
+def count_confirming_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1) -> int:
+    """Return about how many of these seeds would give the same verdict at the same look, at the effects seen so far.
+
+    They are 5 or more, as far as there are as many; all of them if an interval does not narrow as that of a mean does.
+    """
+
+    def foresee_all(fewer: int) -> list[Evidence]:
+        later = (foresee(each.estimate, seeds, fewer, looks, looks).stretch(1.1) for each in evidence)
+        return [replace(each, estimate=estimate) for each, estimate in zip(evidence, later, strict=True)]
+
+    if not all(each.narrows for each in evidence):
+        return seeds
+    verdict, counts = combine_verdicts(evidence), range(LEAST_TO_CONFIRM, seeds)
+    return next((fewer for fewer in counts if combine_verdicts(foresee_all(fewer)) == verdict), seeds)
 
 
 def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:

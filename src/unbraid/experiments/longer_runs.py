@@ -3,6 +3,7 @@
 `settling.py` says what verdicts make of them. They count only beside whole runs with the same settings and data.
 """
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,10 +74,17 @@ def list_settings(facts: Experiment, scale: str, series: Sequence[str]) -> dict[
     }
 
 
-def refuse_fewer_seeds(folder: Path, facts: Experiment, scale: str) -> None:
-    """Raise if a folder has runs of twice the steps with seeds that these, of an experiment with these facts, lack."""
+def refuse_fewer_runs(folder: Path, facts: Experiment, scale: str) -> None:
+    """Raise if a folder has runs of twice the steps that these, of an experiment with these facts, lack."""
     record = read_record(folder, scale)
-    if record and (lost := set(record["seeds"]) - set(_list_seeds(facts, scale))):
+    if record is None:
+        return
+    if lost := set(record["settings"]) - set(facts.series):
+        raise UsageError(
+            f"{folder / RUNS} has the series {min(lost)}, which these runs would lack. Give it with --series, too, or "
+            "choose another place with --out."
+        )
+    if lost := set(record["seeds"]) - set(_list_seeds(facts, scale)):
         raise UsageError(
             f"{folder / RUNS} has seeds that these runs would lack, such as {min(lost)}. "
             f"Give --seeds {max(record['seeds']) + 1} or more, or choose another place with --out."
@@ -93,7 +101,7 @@ def read_longer_runs(folder: Path, facts: Experiment, scale: str) -> LongerRuns 
         return None
     try:
         results = read_runs(folder / RUNS, facts, scale)
-    except (UsageError, OSError, ValueError, AttributeError, TypeError) as error:
+    except (UsageError, OSError, ValueError, AttributeError, TypeError, csv.Error) as error:
         raise _explain_damage(folder / RUNS) from error
     if len(results.members) != record["rows"]:
         raise _explain_damage(folder / RUNS)

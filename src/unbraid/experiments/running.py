@@ -34,7 +34,7 @@ from unbraid.experiments.longer_runs import (
     LongerRuns,
     attach_longer_runs,
     read_longer_runs,
-    refuse_fewer_seeds,
+    refuse_fewer_runs,
     write_longer_runs,
 )
 from unbraid.experiments.measuring import choose_metrics
@@ -46,6 +46,7 @@ from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
 from unbraid.experiments.writing import (
     Provenance,
     count_looks,
+    refuse_fewer_seeds,
     refuse_replacing_whole,
     refuse_smaller_scale,
     write_results,
@@ -118,6 +119,8 @@ def reproduce(
         if series or isinstance(seeds, range):
             refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options), record)
         if twice:
+            refuse_fewer_runs(Path(out) / each, entries[each].facts, scale)
+        elif runs is None and entries[each].facts.measure is None:
             refuse_fewer_seeds(Path(out) / each, entries[each].facts, scale)
     source = None if runs is None else Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():

@@ -31,6 +31,9 @@ WITH_TWICE = "With twice the steps"
 Place = tuple[frozenset[tuple[str, str]], str]
 """Settings and a score."""
 
+DISAGREEMENT = "runs of both lengths give opposite verdicts"
+"""Words in the reason of a claim that is open because of it."""
+
 IN_WORDS = {"holds": "it holds", "does not hold": "it does not hold", "inconclusive": "it is open"}
 """Verdicts in a sentence."""
 
@@ -50,7 +53,7 @@ def judge_settling(
     if keeps_verdict(longer, evidence, verdict):
         settled, warning = verdict, ""
     elif "inconclusive" not in (verdict, later):
-        settled = "inconclusive"
+        settled, warning = "inconclusive", f"{warning}; {DISAGREEMENT}"
     found = ", ".join(str(each.estimate) for each in longer)
     return settled, f"{words}{warning}. {WITH_TWICE} {IN_WORDS[later]}: {found}"
 
@@ -64,8 +67,7 @@ def _compare_with_snapshots(
         before = claim.evidence(replace(results.earlier, whole=results))
     except MissingResultsError as error:
         return "inconclusive", f"Before the last fifth of training {error}", ""
-    missing = _list_scores(results) - _list_scores(results.earlier)
-    if any(series in find_series(claim, results) for series in {dict(place)["recipe"] for place, _ in missing}):
+    if missing := _list_missing(claim, results, results.earlier):
         return "inconclusive", f"Snapshots of 4/5 of training lack {_describe_missing(missing)}", ""
     drifts = [now.estimate.value - then.estimate.value for now, then in zip(evidence, before, strict=True)]
     moved = [
@@ -106,10 +108,9 @@ def find_longer_evidence(
     runs. The interval is wider if this is not the first look at the whole or at the longer runs.
     """
     longer = results.longer
-    if longer is None or not set(read := find_series(claim, results)) & set(longer.series):
+    if longer is None or not set(find_series(claim, results)) & set(longer.series):
         return (), ""
-    missing = {each for each in _list_scores(results) - _list_scores(longer) if dict(each[0])["recipe"] in read}
-    if missing:
+    if missing := _list_missing(claim, results, longer):
         return (), f"they lack {_describe_missing(missing)}"
     looks = sum(each.looks.get(claim.text, 1) for each in (results, longer)) - 1
     try:
@@ -124,11 +125,32 @@ def find_longer_evidence(
     return found, ""
 
 
+def _list_missing(claim: Claim, results: Results, other: Results) -> set[Place]:
+    """Return the scores that other results lack at some setting and without which the evidence for a claim changes."""
+
+    def find_evidence(without: Place | None = None) -> object:
+        members = (
+            m if without is None or _identify(m) != without[0] else _drop(m, without[1]) for m in results.members
+        )
+        try:
+            return [
+                (each.what, each.estimate.value) for each in claim.evidence(replace(results, members=tuple(members)))
+            ]
+        except MissingResultsError:
+            return None
+
+    missing = _list_scores(results) - _list_scores(other)
+    evidence = find_evidence() if missing else None
+    return {each for each in missing if find_evidence(each) != evidence}
+
+
 def _list_scores(results: Results) -> set[Place]:
     """Return the scores that some run has, at each setting."""
-    return {
-        (_identify(member), score) for member in results.members for score in member.scores if has_score(member, score)
-    }
+    return {(_identify(m), score) for m in results.members for score in m.scores if has_score(m, score)}
+
+
+def _drop(member: Member, score: str) -> Member:
+    return member._replace(scores={name: each for name, each in member.scores.items() if name != score})
 
 
 def _identify(member: Member) -> frozenset[tuple[str, str]]:

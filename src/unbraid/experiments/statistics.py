@@ -198,9 +198,10 @@ def widen_for(count: int, found: Estimate, max_freedom: float = MAX_FREEDOM) -> 
     return found.stretch(factor)
 
 
-def foresee(found: Estimate, seeds: int, more: int, looks: int) -> Estimate:
-    """Return what an interval of the k-th look at `seeds` seeds would be at the next look with `more` (or fewer).
+def foresee(found: Estimate, seeds: int, more: int, looks: int, later_looks: int | None = None) -> Estimate:
+    """Return what an interval of the k-th look at `seeds` seeds would be with `more` (or fewer), at the next look.
 
+    With `later_looks` it is that of another look.
     Its standard error follows from the longer side, because the other one may end at the range of its score.
     """
     tail, freedom = (1 - LEVEL) / 2, max(found.freedom, seeds - 1)
@@ -212,8 +213,8 @@ def foresee(found: Estimate, seeds: int, more: int, looks: int) -> Estimate:
     error_later = error * math.sqrt(seeds / more)
     if found.spread > 0:  # cells may have different numbers of seeds
         of_equal_cells = found.spread / math.sqrt(more)
-        error_later = min(error, of_equal_cells) if more >= seeds else max(error, of_equal_cells)
-    half = float(t.ppf(1 - tail / (looks + 1), later)) * error_later
+        error_later = min(error, of_equal_cells) if more >= seeds else of_equal_cells
+    half = float(t.ppf(1 - tail / (later_looks or looks + 1), later)) * error_later
     chance = found.chance and found.chance.stretch(half / now)
     return Estimate(found.value, found.value - half, found.value + half, later, found.spread, chance)
 

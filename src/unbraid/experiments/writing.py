@@ -1,5 +1,6 @@
 """The files of an experiment: tables, scores of each run, figure, verdicts, and a README.md that shows them."""
 
+import csv
 import json
 import math
 import os
@@ -31,7 +32,7 @@ RULE = (
     "small to be seen: fewer than two of three choices of one seed per setting show its sign, by the interval of their "
     "share. Otherwise it is *inconclusive*, as with fewer than 3 seeds, or if its estimates had "
     "not settled: if as many steps again, at the pace at which they moved in the last fifth of training, would change "
-    "the verdict, and no runs of twice the steps confirm it. Runs "
+    "the verdict, and no runs of twice the steps confirm it, or if such runs give the opposite verdict. Runs "
     "with as many steps as the paper or its authors' code states are not asked to settle. Where a claim got further "
     "seeds, its intervals have the level 1 - .1 / k at the k-th look."
 )
@@ -90,6 +91,23 @@ def refuse_smaller_scale(folder: Path, scale: str, record: str = "verdicts.json"
         raise UsageError(f"{stored} is no record of results; choose another place with --out.") from error
     if larger:
         raise UsageError(f"{folder} holds results at scale {present}; choose another place for {scale} with --out.")
+
+
+def refuse_fewer_seeds(folder: Path, facts: Experiment, scale: str) -> None:
+    """Raise if `folder` holds results of this scale with seeds that these, of an experiment with these facts, lack."""
+    try:
+        if json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))["scale"] != scale:
+            return
+        with (folder / "runs.csv").open(newline="", encoding="utf-8") as handle:
+            stored = {int(row["seed"]) for row in csv.DictReader(handle)}
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        return  # no results are lost
+    planned = {seed for settings in facts.build_sweeps(scale).values() for seed in settings.get("seed", ())}
+    if planned and (lost := stored - planned):
+        raise UsageError(
+            f"{folder} holds results with seeds that these would lack, such as {max(lost)}. "
+            f"Give --seeds {max(stored) + 1}, or choose another place with --out."
+        )
 
 
 def refuse_replacing_whole(folder: Path, command: str, record: str = "verdicts.json") -> None:
