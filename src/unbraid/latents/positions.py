@@ -12,7 +12,12 @@ from torch import Tensor
 
 
 def select(tensor: Tensor, positions: Sequence[int], dim: int = -1) -> Tensor:
-    """Return the entries of a tensor at these positions of a dimension, counted from the last one (-1, -2, …)."""
+    """Return the entries of a tensor at these positions of a dimension, counted from the last one (-1, -2, …).
+
+    Neighbours in order are a view, whose gradient needs no scatter.
+    """
+    if positions and list(positions) == list(range(positions[0], positions[-1] + 1)):
+        return tensor.narrow(dim, positions[0], len(positions))
     index = _positions_on(tuple(positions), tensor.device)
     return tensor[(..., index, *[slice(None)] * (-1 - dim))]
 
