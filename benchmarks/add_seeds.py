@@ -3,24 +3,27 @@
     unbraid reproduce split2020/fig3 --scale budget --seeds 10:36 --series FactorVAE --out more
     python benchmarks/add_seeds.py split2020/fig3 more/split2020/fig3
 
-Scale and settings have to be those of the results, and no run may be there already. This is a further look at the
-claims that read these series, so their intervals become wider (`unbraid.experiments.judging`); other claims stay as
-they are. Several folders, such as of series with different seeds, are added together, in one look.
-`benchmarks/run_papers.py` prints this command after it has trained further seeds.
+Scale and settings have to be those of the results, or some of the values that these sweep (`--only`), and no run may
+be there already. This is a further look at the claims whose evidence changes, so their intervals become wider
+(`unbraid.experiments.judging`); other claims stay as they are. Several folders, such as of series with different seeds,
+are added together, in one look. `benchmarks/run_papers.py` prints this command after it has trained further seeds.
 """
 
 import argparse
 import csv
 import json
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from judge_again import judge_again, read_results
 
 from unbraid import atomic
-from unbraid.experiments import experiment
-from unbraid.experiments.combining import find_series
+from unbraid.experiments import Results, experiment
+from unbraid.experiments.base import MissingResultsError
+from unbraid.experiments.combining import Setting, find_settings, identify_setting
 from unbraid.experiments.writing import read_looks
 from unbraid.report.tables import write_csv
 
@@ -45,6 +48,12 @@ def read_settings(folder: Path) -> dict[str, str]:
     return {row[0].lstrip("| "): row[1] for row in rows[2:] if row[0].lstrip("| ").split(": ")[-1] != SEED_ROW}
 
 
+def contains_values(stored: str, added: str) -> bool:
+    """Return whether a stored setting is the added one, or an axis that has all of its values."""
+    axes = [text[1:-1].split(",") for text in (stored, added) if text.startswith("[")]
+    return stored == added or (len(axes) == 2 and set(axes[1]) <= set(axes[0]))
+
+
 def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) -> list[Row]:
     """Return the stored rows and those of another folder, or exit if the folders do not fit together."""
     records = [json.loads((folder / "verdicts.json").read_text("utf-8")) for folder in (stored, added)]
@@ -56,9 +65,10 @@ def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) ->
         if networks[0][score] != networks[1][score]:
             raise SystemExit(f"{score} was measured by another classifier in {added} than in {stored}.")
     known, new = read_settings(stored), read_settings(added)
-    for key in known.keys() & new.keys():
-        if known[key] != new[key]:
-            raise SystemExit(f"{key} is {new[key]} in {added}, and {known[key]} in {stored}.")
+    for key, value in new.items():
+        here = known.get(key, known.get(key.rpartition(": ")[2]))  # --only gives a shared setting to its series
+        if here is not None and not contains_values(here, value):
+            raise SystemExit(f"{key} is {value} in {added}, and {here} in {stored}.")
     more_columns, more = read_rows(added)
     if strange := set(more_columns) - set(columns):
         raise SystemExit(f"{stored} has no {', '.join(sorted(strange))}.")
@@ -82,11 +92,23 @@ def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
     return f"{what} added (`{record['command']}`, commit {record['commit']})."
 
 
-def count_looks_after_adding(name: str, record: dict[str, Any], series: set[str], folder: Path) -> dict[str, int]:
-    """Return how often each claim was judged, once more for those that read a series with further runs."""
-    stored, claims = read_results(folder / "runs.csv", name, record["scale"]), experiment[name].facts.claims
-    more = {claim.text for claim in claims if series.intersection(find_series(claim, stored))}
-    return {claim: looks + (claim in more) for claim, looks in read_looks(record, claims).items()}
+def count_looks_after_adding(name: str, record: dict[str, Any], earlier: Results, joined: Results) -> dict[str, int]:
+    """Return how often each claim was judged, once more for those that further runs give other evidence.
+
+    An interval of other runs may change by chance; that is no look.
+    """
+    claims, counts = experiment[name].facts.claims, count_by_setting(earlier)
+    grown = {setting for setting, count in count_by_setting(joined).items() if count > counts.get(setting, 0)}
+    looks = read_looks(record, claims)
+    for claim in claims:
+        with suppress(MissingResultsError):
+            before, after = ([e.estimate for e in claim.evidence(each)] for each in (earlier, joined))
+            looks[claim.text] += before != after and bool(grown.intersection(find_settings(claim, joined)))
+    return looks
+
+
+def count_by_setting(results: Results) -> Counter[Setting]:
+    return Counter(map(identify_setting, results.members))
 
 
 def add_seeds(name: str, added: Sequence[Path], out: Path, notes: Sequence[str] = ()) -> None:
@@ -96,14 +118,15 @@ def add_seeds(name: str, added: Sequence[Path], out: Path, notes: Sequence[str] 
     for each in added:
         rows = join_runs(folder, columns, rows, each)
     before, *more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, *added))
-    new = [read_rows(each)[1] for each in added]
+    new, stored = [read_rows(each)[1] for each in added], read_results(folder / "runs.csv", name, before["scale"])
     facts = {key: sum(record[key] for record in (before, *more)) for key in ("minutes", "runs")}
     facts |= {"notes": [*map(describe_addition, new, more), *notes]}
-    looks = count_looks_after_adding(name, before, {row["series"] for each in new for row in each}, folder)
-    facts["verdicts"] = [{**each, "looks": looks.get(each["claim"], 1)} for each in before["verdicts"]]
     earlier = (folder / "runs.csv").read_text("utf-8")
     write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])
     try:
+        joined = read_results(folder / "runs.csv", name, before["scale"])
+        looks = count_looks_after_adding(name, before, stored, joined)
+        facts["verdicts"] = [{**each, "looks": looks.get(each["claim"], 1)} for each in before["verdicts"]]
         judge_again(name, out, facts)
     except BaseException:
         atomic.write_text(folder / "runs.csv", earlier)

@@ -20,8 +20,8 @@ Estimates are images / rate + a time to compile and score. Rates are those measu
 open unless `results` has a verdict on it that was measured as the experiment is now (see `benchmarks/verdicts.py`).
 One that was left open by its seeds counts only with as many as its effect needs; the plan chooses the number that
 settles the most claims per minute, and lists at its end what would stay open. If nothing but seeds is missing, only
-the series that the claims read are trained, with further seeds (`10:36 of FactorVAE`), and `benchmarks/add_seeds.py`
-adds them to the stored results.
+the series and settings that the claims read are trained, with further seeds (`10:20 of beta-vae at beta=4,10`), and
+`benchmarks/add_seeds.py` adds them to the stored results.
 
 Claims whose estimates had not settled need runs of twice the steps, as their reason says. `--twice` trains those
 instead, with as many seeds as their effects need; `benchmarks/judge_again.py NAME --twice FOLDER` adds them to the
@@ -45,7 +45,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import prod
@@ -58,9 +58,16 @@ from verdicts import NOT_RUN, WAITS, Row, find_open_claims
 from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
-from unbraid.experiments import Results, StandIn, experiment, reproduce
-from unbraid.experiments.base import AS_LARGE_AS, REFINES
-from unbraid.experiments.combining import count_seeds, find_evidence, find_series
+from unbraid.experiments import StandIn, experiment, reproduce
+from unbraid.experiments.base import AS_LARGE_AS, REFINES, Experiment
+from unbraid.experiments.combining import (
+    Setting,
+    count_seeds,
+    find_evidence,
+    find_series,
+    find_settings,
+    identify_setting,
+)
 from unbraid.experiments.judging import count_confirming_seeds
 from unbraid.experiments.writing import read_looks
 from unbraid.objectives import objective
@@ -111,6 +118,8 @@ class Task(NamedTuple):
     """None for the scale's own; a range adds to the seeds of stored results."""
     series: tuple[str, ...] = ()
     """Series that get further seeds; none for all of an experiment that runs from its start."""
+    only: Mapping[str, Sequence[Any]] | None = None
+    """Values of settings that get further seeds; None for all."""
 
     def minutes(self, done: Iterable[str] = ()) -> float:
         """Return the estimate without the sweeps that other experiments run before."""
@@ -136,33 +145,43 @@ def choose_task(name: str, scale: str, rows: Sequence[Row], absent: set[str], re
 def build_addition(
     name: str, scale: str, claims: Sequence[str], absent: set[str], seeds: int, results: Path
 ) -> Task | None:
-    """Return the task that gives the series of some claims `seeds` seeds in all; None without stored runs of them.
+    """Return the task that gives the settings that some claims read `seeds` seeds in all; None without stored runs.
 
     A series that has nine tenths of them stays as it is, unless all have.
     """
     path = results / name / "runs.csv"
     if not path.exists():
         return None
-    stored = read_results(path, name, scale)
-    chosen = [claim for claim in experiment[name].facts.claims if claim.text in claims]
-    read = dict.fromkeys(each for claim in chosen for each in find_series(claim, stored))
-    counts = count_by_series(stored)
-    series = tuple(each for each in read if each in experiment[name].facts.series)  # others are baselines
-    lacking = tuple(each for each in series if counts[each] < 0.9 * seeds) or series
-    if not series:  # the claim needs the models
-        return None
-    have = min(counts[each] for each in lacking)
-    first = 1 + max(member.settings["seed"] for member in stored.members if member.settings["recipe"] in lacking)
-    return build_task(name, scale, list(claims), absent, range(first, first + max(2, seeds - have)), lacking)
-
-
-def count_by_series(results: Results) -> dict[str, int]:
-    """Return the seeds of each series, at the setting that has the fewest."""
+    stored, facts = read_results(path, name, scale), experiment[name].facts
+    chosen = [claim for claim in facts.claims if claim.text in claims]
+    read = dict.fromkeys(each for claim in chosen for each in find_settings(claim, stored))
+    groups = {identify_setting(group.members[0]): group for group in stored.settings}
     counts: dict[str, int] = {}
-    for group in results.settings:
-        series = group.members[0].settings["recipe"]
-        counts[series] = min(group.finished, counts.get(series, group.finished))
-    return counts
+    for setting in read:
+        series, finished = dict(setting)["recipe"], groups[setting].finished
+        counts[series] = min(finished, counts.get(series, finished))
+    own = tuple(each for each in facts.series if each in counts)  # others are baselines
+    lacking = tuple(each for each in own if counts[each] < 0.9 * seeds) or own
+    if not own:  # the claim needs the models
+        return None
+    grown = [setting for setting in read if dict(setting)["recipe"] in lacking]
+    first = 1 + max(member.settings["seed"] for setting in grown for member in groups[setting].members)
+    more = range(first, first + max(2, seeds - min(counts[each] for each in lacking)))
+    only = find_values(facts.with_series(lacking), scale, grown)
+    return build_task(name, scale, list(claims), absent, more, lacking, only=only)
+
+
+def find_values(facts: Experiment, scale: str, settings: Sequence[Setting]) -> dict[str, list[Any]]:
+    """Return the values that these settings have, where the series of an experiment sweep over more."""
+    found = {}
+    sweeps = facts.build_sweeps(scale).values()
+    for key in facts.list_axes(scale):
+        axes = [list(each[key]) for each in sweeps if isinstance(each.get(key), (list, range))]
+        written = {dict(setting).get(key) for setting in settings}
+        values = [value for value in axes[0] if str(format_setting(value)) in written] if axes else []
+        if key != "seed" and all(axis == axes[0] for axis in axes) and 0 < len(values) < len(axes[0]):
+            found[key] = values
+    return found
 
 
 def build_task(
@@ -172,10 +191,12 @@ def build_task(
     absent: set[str],
     seeds: int | range | None = None,
     series: tuple[str, ...] = (),
+    only: Mapping[str, Sequence[Any]] | None = None,
     twice: bool = False,
 ) -> Task:
     """Return the task of an experiment at a scale, or of its runs of twice the steps."""
     facts = experiment[name].facts.with_series(series) if series else experiment[name].facts
+    facts = facts.with_values(scale, only or {})
     facts = facts.with_twice_the_steps(scale) if twice else facts
     facts = facts if seeds is None else facts.with_seeds(scale, seeds)
     if facts.measure is not None:
@@ -191,7 +212,8 @@ def build_task(
         of_parent = sweeps[parent].key if parent else ""
         key = json.dumps([of_parent, {k: str(format_setting(v)) for k, v in settings.items() if k != REFINES}])
         sweeps[each] = Sweep(key, estimate_seconds(settings, members[each]))
-    return Task(name, claims, list({sweep.key: sweep for sweep in sweeps.values()}.values()), missing, seeds, series)
+    unique = {sweep.key: sweep for sweep in sweeps.values()}.values()
+    return Task(name, claims, list(unique), missing, seeds, series, only)
 
 
 def estimate_seconds(settings: dict[str, Any], members: int) -> float:
@@ -298,7 +320,8 @@ def print_rows(rows: Sequence[Sequence[object]]) -> None:
 
 def describe_seeds(task: Task) -> str:
     if isinstance(task.seeds, range):
-        return f"{task.seeds.start}:{task.seeds.stop} of {'; '.join(task.series)}"
+        at = [f"{key}={','.join(str(format_setting(v)) for v in values)}" for key, values in (task.only or {}).items()]
+        return f"{task.seeds.start}:{task.seeds.stop} of {'; '.join(task.series)}{' at ' if at else ''}{' '.join(at)}"
     return str(task.seeds or "")
 
 
@@ -376,7 +399,8 @@ def keep_scores_often(root: Path, archive: Path | None, seconds: float = 20.0) -
 def reproduce_one(task: Task, arguments: argparse.Namespace) -> Any:
     """Reproduce an experiment, with the runs of `--runs` if some fit."""
     name, places = task.name, {"root": arguments.root, "out": arguments.out, "device": arguments.device}
-    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series, "twice": arguments.twice}
+    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series, "only": task.only}
+    places |= {"twice": arguments.twice}
     earlier = arguments.runs / name.partition("/")[0] if arguments.runs else None
     try:
         (outcome,) = reproduce(name, runs=earlier if earlier and earlier.exists() else None, **places)

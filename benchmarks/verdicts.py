@@ -20,7 +20,7 @@ from typing import Any
 
 from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.base import Evidence
-from unbraid.experiments.combining import MIN_SEEDS, count_seeds, find_series
+from unbraid.experiments.combining import MIN_SEEDS, count_seeds, find_settings, identify_setting
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
 from unbraid.experiments.settling import DISAGREEMENT, IN_WORDS, WITH_TWICE
 from unbraid.experiments.statistics import Chance, Estimate
@@ -194,17 +194,17 @@ def _format(piece: Mapping[str, Any]) -> str:
 
 
 def _count_seeds(name: str, verdict: Mapping[str, Any], results: Path) -> tuple[int, str]:
-    """Return the fewest seeds of a setting, of the series that a claim reads, and the numbers of seeds in words.
+    """Return the fewest seeds of a setting that a claim reads, and the numbers of seeds in words.
 
-    Without stored runs, these are the series that its evidence names, or all if it names none.
+    Without stored runs, these are the settings of the series that its evidence names, or of all if it names none.
     """
     from judge_again import read_results
 
     if (runs := results / name / "runs.csv").exists():
         found = next(each for each in experiment[name].facts.claims if each.text == verdict["claim"])
         stored = read_results(runs, name, "budget")
-        read = find_series(found, stored) or stored.series
-        own = [group.finished for group in stored.settings if group.members[0].settings["recipe"] in read]
+        read = find_settings(found, stored)
+        own = [group.finished for group in stored.settings if not read or identify_setting(group.members[0]) in read]
         return count_seeds(found, stored), _describe_range(own)
     with (results / name / "table.csv").open(newline="") as handle:
         counts = [(row["series"], int(row["runs"].split(" ")[0])) for row in csv.DictReader(handle) if row.get("runs")]

@@ -127,6 +127,37 @@ def test_one_series_is_trained_with_further_seeds(tmp_path):
 
 
 @pytest.mark.usefixtures("coarse_figures")
+def test_some_values_of_a_setting_are_trained_with_further_seeds(tmp_path):
+    chosen = {"seeds": range(5, 7), "series": ["beta-vae"], "only": {"beta": [4]}}
+    found = smoke("chen2018/fig2", tmp_path, **chosen)
+    with (found.folder / "runs.csv").open(newline="") as handle:
+        rows = [(row["series"], row["beta"], row["seed"]) for row in csv.DictReader(handle)]
+    assert rows == [("beta-vae", "4", "5"), ("beta-vae", "4", "6")]
+    page = (found.folder / "README.md").read_text()
+    assert "--seeds 5:7 --series beta-vae --only beta=4 --device cpu" in page
+    assert "| beta-vae: beta | [4] |" in page
+    with pytest.raises(UsageError, match=naming("chen2018/fig2", "--out")):  # a part never replaces more
+        smoke("chen2018/fig2", tmp_path, only={"beta": [1]})
+    with pytest.raises(UsageError, match=naming("--only")):
+        smoke("chen2018/fig2", tmp_path, only={"beta": [4]}, twice=True)
+
+
+def test_values_that_no_series_sweeps_are_refused():
+    facts = experiment["esmaeili2018/discrete"].facts
+    sweeps = facts.with_values("budget", {"beta": [4], "gamma": [3, 8]}).build_sweeps("budget")
+    assert (sweeps["HFVAE, MNIST"]["beta"], sweeps["HFVAE, MNIST"]["gamma"]) == ([4.0], [3.0, 8.0])
+    assert sweeps["beta-SVAE, MNIST"]["beta"] == [4.0]
+    assert sweeps["HFVAE, Fashion-MNIST"] == facts.build_sweeps("budget")["HFVAE, Fashion-MNIST"]
+    for chosen, words in (
+        ({"beta": [4, 5]}, ("beta", "1.0, 4.0, 8.0", "not 5")),
+        ({"z": [4]}, ("z", "beta, gamma")),
+        ({"seed": [1]}, ("--seeds",)),
+    ):
+        with pytest.raises(UsageError, match=naming(*words)):
+            facts.with_values("budget", chosen)
+
+
+@pytest.mark.usefixtures("coarse_figures")
 def test_results_are_not_replaced_by_fewer_seeds(tmp_path):
     more = smoke("chen2018/fig2", tmp_path, seeds=4)
     for seeds in ({}, {"seeds": 3}, {"seeds": range(2, 6)}):

@@ -232,7 +232,7 @@ def test_the_plan_adds_seeds_to_the_series_that_an_open_claim_reads():
 def test_the_plan_leaves_series_that_have_enough_seeds():
     claim = "its error is lower than that of as many parameters in a vanilla encoder (ours)"
     stored = judge_again.read_results(RESULTS / "split2020/fig4/runs.csv", "split2020/fig4", "budget")
-    counts = run_papers.count_by_series(stored)
+    counts = {group.members[0].settings["recipe"]: group.finished for group in stored.settings}
     assert (counts["FactorVAE, wide"], counts["FactorVAE, split"]) == (10, 34)
     task = run_papers.build_addition("split2020/fig4", "budget", [claim], set(), 35, RESULTS)
     assert (task.series, task.seeds) == (("FactorVAE, wide",), range(10, 35))
@@ -386,6 +386,33 @@ def test_added_seeds_are_judged_together_with_the_others(stored):
         add_seeds.add_seeds(ADDED_TO, [more], results)
 
 
+def test_seeds_of_some_values_are_added(tmp_path):
+    """They are a look at the claim whose evidence they change; others read only the seeds that all settings have."""
+    name, results, more = "esmaeili2018/discrete", tmp_path / "results", tmp_path / "more"
+    for folder in (results / name, more):
+        shutil.copytree(RESULTS / name, folder)
+    page = (more / "README.md").read_text()
+    for key, axis, value in (("beta", "[1.0,4.0,8.0]", "[4.0]"), ("gamma", "[1.0,3.0,8.0]", "[3.0]")):
+        (more / "README.md").write_text(page := page.replace(f"MNIST: {key} | {axis}", f"MNIST: {key} | {value}"))
+    _, rows = add_seeds.read_rows(results / name)
+    first = [row for row in rows if int(row["seed"]) < 5]
+    write_csv(results / name / "runs.csv", first)
+    swept = [row for row in first if row["series"] == "HFVAE, MNIST"]
+    chosen = [row for row in swept if (row["beta"], row["gamma"]) == ("4.0", "3.0")]
+    write_csv(more / "runs.csv", [row | {"seed": str(int(row["seed"]) + 5)} for row in chosen])
+    before = json.loads((results / name / "verdicts.json").read_text())
+    add_seeds.add_seeds(name, [more], results)
+    after = json.loads((results / name / "verdicts.json").read_text())
+    looks = [[each.get("looks", 1) for each in record["verdicts"]] for record in (before, after)]
+    recovery = [int(each["claim"].startswith("labels are recovered")) for each in before["verdicts"]]
+    assert np.subtract(looks[1], looks[0]).tolist() == recovery
+    assert sum(recovery) == 1
+    assert "| HFVAE, MNIST | 4.0 | 3.0 | 10 |" in (results / name / "README.md").read_text()
+    (more / "README.md").write_text(page.replace("MNIST: beta | [4.0]", "MNIST: beta | [5.0]"))
+    with pytest.raises(SystemExit, match=re.escape("MNIST: beta is [5.0] in")):
+        add_seeds.add_seeds(name, [more], results)
+
+
 def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
     results, more = stored
     before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
@@ -405,6 +432,7 @@ def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
     ("file", "old", "new", "said"),
     [
         ("README.md", "| batch | 64 |", "| batch | 128 |", "batch is 128"),
+        ("README.md", "| batch | 64 |", "| VAE: batch | 128 |", "VAE: batch is 128"),
         ("verdicts.json", '"scale": "budget"', '"scale": "small"', "scale small"),
         ("runs.csv", "VAE,", "VEA,", "no series FactorVEA"),
         ("runs.csv", "state,mig", "state,mag", "mag/exact"),

@@ -11,8 +11,8 @@ from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
 from unbraid.experiments.base import WideEvidence
-from unbraid.experiments.combining import combine_verdicts, count_seeds, find_series
-from unbraid.experiments.evidence import compare_extremes, compare_means, exists, find_mean
+from unbraid.experiments.combining import combine_verdicts, count_seeds, find_series, find_settings
+from unbraid.experiments.evidence import compare_extremes, compare_means, compare_settings, exists, find_mean, find_one
 from unbraid.experiments.judging import count_confirming_seeds, count_needed_seeds
 from unbraid.experiments.statistics import Chance, Estimate, widen_for
 from unbraid.metrics import Score
@@ -182,6 +182,28 @@ def test_seeds_that_decide_are_those_of_the_series_that_a_claim_reads():
     difference = Claim("above 0", compare_means("b", "a", SCORE, low=0.0))
     assert find_series(difference, results) == ["b", "a"]
     assert count_seeds(difference, results) == 4
+
+
+def test_seeds_that_decide_are_those_of_the_settings_that_a_claim_reads():
+    """A claim about the best setting reads those that it does not choose, too; baselines have no such setting."""
+    means = {("b", beta): {SCORE: float(beta)} for beta in (1, 4, 10)}
+    few, many = made_up({("b", 1): means["b", 1]}, seeds=3), made_up(means, seeds=3)
+    more = made_up({key: means[key] for key in (("b", 4), ("b", 10))}, seeds=8)
+    results = Results((*few.members, *more.members))
+
+    def read(find):
+        return [dict(setting)["beta"] for setting in find_settings(Claim("b", find), results)]
+
+    ends = compare_settings("b", "beta", 4, 10, SCORE, low=0.0)
+    assert read(ends) == ["4", "10"]
+    assert (count_seeds(Claim("b rises", ends), results), results.seeds) == (8, 3)
+    best = find_one("best", lambda r: r.group_scores("b", "beta", SCORE), find_highest_mean, low=0.0)
+    assert read(best) == ["1", "4", "10"]
+    assert count_seeds(Claim("b", best), many) == 3
+
+
+def find_highest_mean(cells):
+    return np.stack([rows[..., 0].mean(-1) for rows in cells.values()]).max(0)
 
 
 def verdicts(name, results):

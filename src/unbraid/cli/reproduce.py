@@ -44,6 +44,14 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Train only this series, and those that it refines; repeat for others.", show_default=False),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="Train only these values of a setting that the scale sweeps, as beta=4,10; repeat for others.",
+            show_default=False,
+        ),
+    ] = None,
     twice: Annotated[
         bool,
         typer.Option("--twice", help="Train for twice the steps, to see if verdicts stay the same; judge nothing."),
@@ -58,9 +66,10 @@ def reproduce(
     continues after an interruption. unbraid list experiments lists all experiments.
     """
     check_experiment(experiment)
+    from unbraid.config import parse_axes
     from unbraid.papers import reproduce as reproduce_experiment
 
-    part = {"seeds": _read_seeds(seeds), "series": series or (), "twice": twice}
+    part = {"seeds": _read_seeds(seeds), "series": series or (), "only": parse_axes(only or ()), "twice": twice}
     outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs, **part)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:

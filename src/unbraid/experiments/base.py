@@ -292,6 +292,26 @@ class Experiment(Facts):
         changed = replace(at, settings={**at.settings, **own}, per_series=of_series)
         return replace(self, scales={**self.scales, scale: changed})
 
+    def with_values(self, scale: str, chosen: Mapping[str, Sequence[Any]]) -> "Experiment":
+        """Return the experiment with some of the values of settings that its series sweep at a scale."""
+        at, sweeps = self.get_scale(scale), self.build_sweeps(scale)
+        own: dict[str, dict[str, Any]] = {name: {} for name in sweeps}
+        for key, values in chosen.items():
+            if key == "seed":
+                raise UsageError("Choose seeds by --seeds.")
+            swept = {name: each[key] for name, each in sweeps.items() if isinstance(each.get(key), (list, range))}
+            if not swept:
+                axes = ", ".join(axis for axis in self.list_axes(scale) if axis != "seed") or "only the seed"
+                raise UsageError(f"No series sweeps {key} at scale {scale}; they sweep {axes}.")
+            for name, axis in swept.items():
+                own[name][key] = [value for value in axis if value in values]
+                if missing := [value for value in values if value not in axis]:
+                    raise UsageError(
+                        f"{name} sweeps {key} over {', '.join(map(str, axis))} at scale {scale}, not {missing[0]}."
+                    )
+        of_series = {name: {**at.per_series.get(name, {}), **own[name]} for name in sweeps}
+        return replace(self, scales={**self.scales, scale: replace(at, per_series=of_series)})
+
     def with_twice_the_steps(self, scale: str) -> "Experiment":
         """Return the experiment with twice the steps at a scale, in every series, and schedules twice as long."""
         at, longer = self.get_scale(scale), {}

@@ -1,14 +1,25 @@
-"""One verdict from the evidence for a claim, and which series and how many seeds it rests on."""
+"""One verdict from the evidence for a claim, and which runs and how many seeds it rests on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from unbraid.experiments.base import MIN_CHANCE, Claim, Evidence, MissingResultsError, Results, VerdictWord
 from unbraid.experiments.statistics import widen_for
+from unbraid.printable import format_setting
+from unbraid.report.tables import Member
+
+Setting = frozenset[tuple[str, str]]
+"""Series and settings of a run as they are written in a file, without the seed."""
+
+Group = TypeVar("Group", bound=Hashable)
 
 MIN_SEEDS = 3
 """Seeds that a verdict needs."""
+
+FAR = 1e6
+"""A score that is so much higher or lower is the best or the worst of all."""
 
 
 def find_evidence(claim: Claim, results: Results) -> tuple[Evidence, ...]:
@@ -55,24 +66,55 @@ def explain_smallness(evidence: Sequence[Evidence]) -> str:
     )
 
 
+def identify_setting(member: Member) -> Setting:
+    """Return series and settings of a run as they are written in a file, without the seed."""
+    written = {key: str(format_setting(value)) for key, value in member.settings.items() if key != "seed"}
+    return frozenset(pair for pair in written.items() if pair[1] not in ("", "none"))
+
+
 def find_series(claim: Claim, results: Results) -> list[str]:
-    """Return the series that a claim reads: without the runs of one of them its evidence is missing or another."""
+    """Return the series that a claim reads."""
+    return _find_read(claim, results, lambda member: str(member.settings["recipe"]))
 
-    def find_evidence(without: str = "") -> object:
-        left = replace(results, members=tuple(m for m in results.members if m.settings["recipe"] != without))
-        try:
-            return [(each.what, each.estimate) for each in claim.evidence(left)]
-        except MissingResultsError:
-            return None
 
-    evidence = find_evidence()
-    return [name for name in results.series if find_evidence(name) != evidence]
+def find_settings(claim: Claim, results: Results) -> list[Setting]:
+    """Return the settings, each of one series, that a claim reads."""
+    return _find_read(claim, results, identify_setting)
 
 
 def count_seeds(claim: Claim, results: Results) -> int:
-    """Return the seeds of the setting that has the fewest, among those of the series that a claim reads."""
+    """Return the seeds of the setting that has the fewest, among those that a claim reads."""
     if len({setting.finished for setting in results.settings}) == 1:
         return results.seeds
-    names = find_series(claim, results)
-    members = tuple(m for m in results.members if m.settings["recipe"] in names)
+    read = set(find_settings(claim, results))
+    members = tuple(m for m in results.members if identify_setting(m) in read)
     return replace(results, members=members or results.members).seeds
+
+
+def _find_read(claim: Claim, results: Results, name_group: Callable[[Member], Group]) -> list[Group]:
+    """Return the groups of runs that a claim reads.
+
+    Without one of them, or if all its scores were far higher or lower, its evidence would be missing or another. A
+    claim that chooses a setting by its scores reads those that are not chosen, too.
+    """
+
+    names = [name_group(member) for member in results.members]
+
+    def find_values(group: Group | None = None, by: float | None = None) -> object:
+        """Return the values of the evidence if all scores of a group were higher by a number, or without it."""
+        pairs = zip(results.members, names, strict=True)
+        changed = (_shift_scores(member, by) if name == group else member for member, name in pairs)
+        try:
+            found = claim.evidence(replace(results, members=tuple(each for each in changed if each is not None)))
+        except MissingResultsError:
+            return None
+        return [(each.what, str(each.estimate.value)) for each in found]  # as text, not-a-number equals itself
+
+    now = find_values()
+    return [group for group in dict.fromkeys(names) if any(find_values(group, by) != now for by in (None, FAR, -FAR))]
+
+
+def _shift_scores(member: Member, by: float | None) -> Member | None:
+    if by is None:
+        return None
+    return member._replace(scores={n: replace(score, value=score.value + by) for n, score in member.scores.items()})

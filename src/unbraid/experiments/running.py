@@ -51,6 +51,7 @@ from unbraid.experiments.writing import (
     refuse_smaller_scale,
     write_results,
 )
+from unbraid.printable import format_setting
 from unbraid.progress import name_slow_work
 from unbraid.registry import Entry
 from unbraid.report.tables import Member
@@ -91,6 +92,7 @@ def reproduce(
     runs: str | Path | None = None,
     seeds: int | range | None = None,
     series: Sequence[str] = (),
+    only: Mapping[str, Sequence[Any]] | None = None,
     twice: bool = False,
 ) -> list[Reproduction]:
     """Reproduce the experiments of a paper (`chen2018`) or one of them (`chen2018/fig2`).
@@ -100,8 +102,9 @@ def reproduce(
     verdicts go to OUT/PAPER/ID. `runs` names an existing sweep or a folder of sweeps. A series that has runs in one of
     them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights, unless
     a second stage on them is missing. `seeds` replaces the scale's seeds: more of them settle claims that the scale
-    leaves open. `series` names the only ones to train; claims about others then have no verdict. `twice` trains for
-    twice the steps and judges nothing. Where its scores exist, claims whose estimates still move are judged by them.
+    leaves open. `series` names the only ones to train, and `only` the values of settings that they sweep; claims about
+    others then have no verdict. `twice` trains for twice the steps and judges nothing. Where its scores exist, claims
+    whose estimates still move are judged by them.
     """
     names = find_experiments(name)
     if scale not in SCALES:
@@ -109,14 +112,15 @@ def reproduce(
     if twice and len(names) > 1:
         names = [each for each in names if experiment[each].facts.measure is None]
     # everything that could be refused is refused before anything is trained
-    entries = {each: _choose_part(each, scale, seeds, series, twice) for each in names}
+    only = only or {}
+    entries = {each: _choose_part(each, scale, seeds, series, only, twice) for each in names}
     longer = {each: read_longer_runs(Path(out) / each, experiment[each].facts, scale) for each in names}
-    options = _describe_part(seeds, series) + (" --twice" if twice else "")
+    options = _describe_part(seeds, series, only) + (" --twice" if twice else "")
     for each in names:
         record = RECORD if twice else "verdicts.json"
         for present in dict.fromkeys((record, "verdicts.json")):
             refuse_smaller_scale(Path(out) / each, scale, present)
-        if series or isinstance(seeds, range):
+        if series or only or isinstance(seeds, range):
             refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options), record)
         if twice:
             refuse_fewer_runs(Path(out) / each, entries[each].facts, scale)
@@ -129,12 +133,19 @@ def reproduce(
 
 
 def _choose_part(
-    name: str, scale: str, seeds: int | range | None, series: Sequence[str], twice: bool
+    name: str,
+    scale: str,
+    seeds: int | range | None,
+    series: Sequence[str],
+    only: Mapping[str, Sequence[Any]],
+    twice: bool,
 ) -> Entry[Any, Experiment]:
-    """Return an experiment with the seeds, series and length that are asked for."""
+    """Return an experiment with the seeds, series, values of settings and length that are asked for."""
     entry = experiment[name]
     facts = entry.facts.with_series(series) if series else entry.facts
-    facts.get_scale(scale)
+    facts = facts.with_values(scale, only)
+    if twice and only:
+        raise UsageError("Runs of twice the steps have all settings of the whole runs: leave out --only.")
     if twice:
         if facts.measure is not None:
             raise UsageError(f"{name} trains nothing, so it has no runs of twice the steps.")
@@ -142,10 +153,13 @@ def _choose_part(
     return replace(entry, facts=facts if seeds is None else facts.with_seeds(scale, seeds))
 
 
-def _describe_part(seeds: int | range | None, series: Sequence[str]) -> str:
-    """Return the options of the command line that choose seeds and series."""
+def _describe_part(seeds: int | range | None, series: Sequence[str], only: Mapping[str, Sequence[Any]]) -> str:
+    """Return the options of the command line that choose seeds, series and values of settings."""
     chosen = f"{seeds.start}:{seeds.stop}" if isinstance(seeds, range) else seeds
-    return (f" --seeds {chosen}" if seeds is not None else "") + "".join(f" --series {quote(name)}" for name in series)
+    options = [] if seeds is None else [f"--seeds {chosen}"]
+    options += [f"--series {quote(name)}" for name in series]
+    options += [f"--only {key}={','.join(str(format_setting(v)) for v in values)}" for key, values in only.items()]
+    return "".join(f" {option}" for option in options)
 
 
 def _describe_command(name: str, scale: str, options: str) -> str:

@@ -14,13 +14,15 @@ from dataclasses import replace
 from unbraid.experiments.base import SNAPSHOT_SHARE, Claim, Evidence, MissingResultsError, Results, VerdictWord
 from unbraid.experiments.combining import (
     MIN_SEEDS,
+    Setting,
     combine_verdicts,
     count_seeds,
     find_evidence,
     find_refutations,
     find_series,
+    identify_setting,
 )
-from unbraid.report.tables import Member, format_setting, has_score
+from unbraid.report.tables import Member, has_score
 
 STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 """As many steps again as the whole training, in units of those since the snapshot."""
@@ -28,7 +30,7 @@ STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 WITH_TWICE = "With twice the steps"
 """Words in the reason of a verdict that runs of twice the steps were asked for."""
 
-Place = tuple[frozenset[tuple[str, str]], str]
+Place = tuple[Setting, str]
 """Settings and a score."""
 
 DISAGREEMENT = "runs of both lengths give opposite verdicts"
@@ -130,7 +132,7 @@ def _list_missing(claim: Claim, results: Results, other: Results) -> set[Place]:
 
     def find_evidence(without: Place | None = None) -> object:
         members = (
-            m if without is None or _identify(m) != without[0] else _drop(m, without[1]) for m in results.members
+            m if without is None or identify_setting(m) != without[0] else _drop(m, without[1]) for m in results.members
         )
         try:
             return [
@@ -146,17 +148,11 @@ def _list_missing(claim: Claim, results: Results, other: Results) -> set[Place]:
 
 def _list_scores(results: Results) -> set[Place]:
     """Return the scores that some run has, at each setting."""
-    return {(_identify(m), score) for m in results.members for score in m.scores if has_score(m, score)}
+    return {(identify_setting(m), score) for m in results.members for score in m.scores if has_score(m, score)}
 
 
 def _drop(member: Member, score: str) -> Member:
     return member._replace(scores={name: each for name, each in member.scores.items() if name != score})
-
-
-def _identify(member: Member) -> frozenset[tuple[str, str]]:
-    """Return the settings of a run as they are written in a file, without the seed."""
-    written = {key: str(format_setting(value)) for key, value in member.settings.items() if key != "seed"}
-    return frozenset(pair for pair in written.items() if pair[1] not in ("", "none"))
 
 
 def _describe_missing(missing: set[Place]) -> str:

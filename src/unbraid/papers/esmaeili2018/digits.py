@@ -59,12 +59,13 @@ DEFAULT = {"beta": 4.0, "gamma": 3.0}
 
 
 def read_settings(results: Results, series: str, score: str) -> Cells:
-    """Return cells [seed, (accuracy, score)] by beta and gamma, in the order of seeds."""
+    """Return cells [seed, (accuracy, score)] by beta and gamma, of the seeds that all settings have."""
     cells: dict[Any, list[list[float]]] = {}
     for member in sorted(results.select_members(series, ACCURACY, score), key=lambda m: m.settings["seed"]):
         at = tuple(member.settings.get(key) for key in WEIGHTS)
         cells.setdefault(at, []).append([member.scores[ACCURACY].value, member.scores[score].value])
-    return {at: np.array(rows) for at, rows in cells.items()}
+    seeds = min(map(len, cells.values()))
+    return {at: np.array(rows[:seeds]) for at, rows in cells.items()}
 
 
 def take_chosen(cells: Cells) -> np.ndarray:
