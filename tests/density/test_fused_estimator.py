@@ -1,4 +1,4 @@
-"""The fused kernels against the chunked form in float64.
+"""The fused forms, which are tiles on a CPU and kernels on a GPU, against the chunked form in float64.
 
 Without a GPU, Triton's interpreter runs the kernels. It has to be chosen before Triton is imported, and then holds for
 the whole process; so one test runs this file again in a process of its own.
@@ -19,7 +19,9 @@ from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICES = ["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)]
+KERNELS = ["interpreter"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)]
+SHARED_KERNELS = ["interpreter, shared"] if INTERPRETED else [pytest.param("cuda, shared", marks=pytest.mark.gpu)]
+TILES = ["tiles", "small tiles"]
 NESTED = ((0, (3, 1)), ((2, 4),))
 """Two levels between everything and the leaves, with groups that are no ranges."""
 
@@ -51,19 +53,40 @@ def test_the_estimators_need_no_triton():
     subprocess.run([sys.executable, "-c", f"{blocked}; {hidden}; {lazy}"], check=True, timeout=120)
 
 
-@pytest.fixture(params=DEVICES)
-def device(request, monkeypatch):
-    """A device on which the estimators take the fused form for float32; float64 stays chunked."""
-    if request.param == "cpu":
+def use(form, monkeypatch):
+    """Let the estimators take a fused form for float32, however few pairs there are; return its device."""
+    if form == "interpreter":
         single = lambda space, tensors: all(t.dtype == torch.float32 for t in tensors)  # noqa: E731
         monkeypatch.setattr(estimators, "can_fuse", single)
-    return request.param
+        fused = importlib.import_module("unbraid.density.fused_estimator")
+        monkeypatch.setattr(estimators, "find_fused_densities", lambda tensor: fused.log_densities)
+    if form in TILES:
+        monkeypatch.setattr(estimators, "MIN_TILED_PAIRS", 0)
+    if form == "small tiles":
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+        monkeypatch.setattr("unbraid.density.tiled_estimator.PAIRS_PER_THREAD", 24)
+    return "cuda" if form == "cuda" else "cpu"
 
 
-@pytest.fixture(params=["general", "shared"])
-def form(request, device, monkeypatch):
-    """A form of the kernels; only a compiled step prefers the shared one."""
-    monkeypatch.setattr("unbraid.density.fused_estimator.prefers_shared", lambda: request.param == "shared")
+@pytest.fixture(params=[*KERNELS, *TILES])
+def device(request, monkeypatch):
+    """A device on which the estimators take a fused form for float32; float64 stays chunked."""
+    return use(request.param, monkeypatch)
+
+
+@pytest.fixture(params=KERNELS)
+def device_of_kernels(request, monkeypatch):
+    """A device on which the estimators take the kernels for float32."""
+    return use(request.param, monkeypatch)
+
+
+@pytest.fixture(params=[*KERNELS, *SHARED_KERNELS, *TILES])
+def device_of_each_form(request, monkeypatch):
+    """The same, also with the shared form of the kernels, which only a compiled step prefers."""
+    form, _, shared = request.param.partition(", ")
+    if form not in TILES:
+        monkeypatch.setattr("unbraid.density.fused_estimator.prefers_shared", lambda: shared == "shared")
+    return use(form, monkeypatch)
 
 
 def drawn(lead, count, size, narrow=None, apart=1.0, seed=0):
@@ -114,7 +137,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_batches(device, form, case):
+def test_batches(device_of_each_form, case):
     options = dict(CASES[case])
     space = Space({"z": Normal(size=options["size"])}, options.pop("tree", None))
     estimator = options.pop("estimator")
@@ -123,7 +146,7 @@ def test_batches(device, form, case):
     def make(parameters, z):
         return batch_aggregate(space, {"z": parameters}, {"z": z}, estimator, 3 * options["count"])
 
-    assert_same(make, parameters, z, outputs_of(space), device)
+    assert_same(make, parameters, z, outputs_of(space), device_of_each_form)
 
 
 SHARED_CASES = {
@@ -137,7 +160,7 @@ SHARED_CASES = {
 
 @pytest.mark.parametrize("estimator", ["mws", "mss", "stratified"])
 @pytest.mark.parametrize("case", SHARED_CASES)
-def test_all_leaves_and_single_leaves(device, form, case, estimator):
+def test_all_leaves_and_single_leaves(device_of_each_form, case, estimator):
     options = SHARED_CASES[case]
     space = Space({"z": Normal(size=options["size"])})
     parameters, z = drawn(**options)
@@ -145,10 +168,10 @@ def test_all_leaves_and_single_leaves(device, form, case, estimator):
     def make(parameters, z):
         return batch_aggregate(space, {"z": parameters}, {"z": z}, estimator, 3 * options["count"])
 
-    assert_same(make, parameters, z, outputs_of(space), device)
+    assert_same(make, parameters, z, outputs_of(space), device_of_each_form)
 
 
-def test_chunks_of_rows_that_are_computed_carefully_do_not_overlap(device, monkeypatch):
+def test_chunks_of_rows_that_are_computed_carefully_do_not_overlap(device_of_kernels, monkeypatch):
     """One row far from its posterior, in chunks of 24 rows and of 16."""
     fused = importlib.import_module("unbraid.density.fused_estimator")
     monkeypatch.setattr(fused, "prefers_shared", lambda: True)
@@ -158,15 +181,15 @@ def test_chunks_of_rows_that_are_computed_carefully_do_not_overlap(device, monke
     for programs in (2, 4):
         monkeypatch.setattr(fused, "SHARED_BACKWARD", fused.SHARED_BACKWARD._replace(programs=programs))
         make = lambda p, z: batch_aggregate(space, {"z": p}, {"z": z}, "mss", 120)  # noqa: E731
-        assert_same(make, parameters, z, outputs_of(space), device)
+        assert_same(make, parameters, z, outputs_of(space), device_of_kernels)
 
 
 @pytest.mark.parametrize("narrow", [-2.0, -6.0, -12.0, -40.0])
-def test_samples_of_no_posterior(device, form, narrow):
+def test_samples_of_no_posterior(device_of_each_form, narrow):
     space = Space({"z": Normal(size=3)})
     parameters, _ = drawn((), 40, 3, narrow=narrow)
     z = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
-    assert_same(lambda p, z: exact_aggregate(space, {"z": p}, {"z": z}), parameters, z, 4, device)
+    assert_same(lambda p, z: exact_aggregate(space, {"z": p}, {"z": z}), parameters, z, 4, device_of_each_form)
 
 
 @pytest.mark.parametrize("uniform", [True, False])
@@ -211,20 +234,22 @@ def test_samples_with_an_axis_of_their_own_share_the_posteriors(device):
 
 
 def test_groups_that_leave_out_leaves_or_overlap(device):
-    from unbraid.density.fused_estimator import log_densities
-
     parameters, z = drawn((1,), 5, 4)
-    groups = [[3, 0, 1, 2], [0, 2], [2, 1]]
+    groups, weights = [[3, 0, 1, 2], [0, 2], [2, 1]], weighting("mss", 5, 9)
     inputs = [tensor.to(device).requires_grad_() for tensor in (z, parameters)]
-    made = log_densities(*inputs, groups, weighting("mss", 5, 9))
+    made = estimators.find_fused_densities(inputs[0])(*inputs, groups, weights)
     double = [tensor.double().requires_grad_() for tensor in (z, parameters)]
     parts = [log_densities_of_group(*double, group) for group in [*groups, [0], [1], [2], [3]]]
     torch.testing.assert_close(made.cpu().double(), torch.stack(parts, -1), rtol=1e-5, atol=1e-5)
     for one, other in zip(torch.autograd.grad(made.square().sum(), inputs),
                           torch.autograd.grad(torch.stack(parts).square().sum(), double), strict=True):  # fmt: skip
         torch.testing.assert_close(one.cpu().double(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_need_a_first_group_of_all_leaves(device_of_kernels):
+    parameters, z = (tensor.to(device_of_kernels) for tensor in drawn((1,), 5, 4))
     with pytest.raises(UsageError, match=naming("group", 4)):
-        log_densities(*inputs, [[0, 1]], weighting("mss", 5, 9))
+        estimators.find_fused_densities(z)(z, parameters, [[0, 1]], weighting("mss", 5, 9))
 
 
 def log_densities_of_group(z, parameters, group):
@@ -267,11 +292,41 @@ def test_a_density_of_zero_has_no_gradient(device):
     assert not gradients[1][3].any()
 
 
+def test_a_cpu_takes_tiles_for_float32_and_enough_pairs():
+    space = Space({"z": Normal(size=10)})
+    takes = {(rows, dtype): estimators.can_fuse(space, [torch.zeros(rows, width, dtype=dtype) for width in (20, 10)])
+             for rows in (64, 512) for dtype in (torch.float32, torch.float64)}  # fmt: skip
+    assert [key for key, taken in takes.items() if taken] == [(512, torch.float32)]
+
+
+@pytest.mark.parametrize("estimator", ["mws", "mss", "stratified"])
+def test_gradients_of_tiles_agree_with_finite_differences(monkeypatch, estimator):
+    from unbraid.density import tiled_estimator as tiled
+
+    monkeypatch.setattr(tiled, "PAIRS_PER_THREAD", 8)
+    parameters, z = (tensor.double().requires_grad_() for tensor in drawn((2,), 4, 3))
+    weights = weighting(estimator, 4, 9)
+    compute = lambda z, parameters: tiled.log_densities(z, parameters, [[0, 1, 2], [0, 2]], weights)  # noqa: E731
+    assert torch.autograd.gradcheck(compute, (z, parameters))
+
+
 @pytest.mark.compiles
-def test_the_operators_are_well_behaved(device):
+def test_the_operators_of_tiles_are_well_behaved():
+    from unbraid.density import tiled_estimator as tiled
+
+    parameters, z = (tensor.requires_grad_() for tensor in drawn((2,), 4, 2))
+    settings = None, [3], list(weighting("mss", 4, 9))
+    torch.library.opcheck(tiled.tile_densities.call, (z, parameters, *settings))
+    with torch.no_grad():
+        out = tiled.tile_densities(z, parameters, *settings)
+        torch.library.opcheck(tiled.tile_densities_backward.call, (out, out, z, parameters, *settings))
+
+
+@pytest.mark.compiles
+def test_the_operators_are_well_behaved(device_of_kernels):
     from unbraid.density import fused_estimator as fused
 
-    parameters, z = (tensor.to(device).requires_grad_() for tensor in drawn((2,), 4, 2))
+    parameters, z = (tensor.to(device_of_kernels).requires_grad_() for tensor in drawn((2,), 4, 2))
     masks, weights = [3], list(weighting("mss", 4, 9))
     for shared in (False, True):
         torch.library.opcheck(fused.aggregate_densities.call, (z, parameters, None, masks, weights, True, shared))
@@ -287,16 +342,16 @@ def step(space, parameters, z):
 
 
 @pytest.mark.compiles
-def test_compiled_in_one_graph(device):
+def test_compiled_in_one_graph(device_of_kernels):
     """It takes the shared form there, and the general one outside."""
     space = Space({"z": Normal(size=2)})
-    parameters, z = (tensor.to(device).requires_grad_() for tensor in drawn((2,), 6, 2))
+    parameters, z = (tensor.to(device_of_kernels).requires_grad_() for tensor in drawn((2,), 6, 2))
 
     def loss(parameters, z):
         made = batch_aggregate(space, {"z": parameters}, {"z": z}, "mss", 99)
         return (made.joint - 2 * made.leaves.sum(-1)).sum()
 
-    compiled = torch.compile(loss, fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    compiled = torch.compile(loss, fullgraph=True, backend="inductor" if device_of_kernels == "cuda" else "aot_eager")
     plain = torch.autograd.grad(loss(parameters, z), (parameters, z))
     for one, other in zip(plain, torch.autograd.grad(compiled(parameters, z), (parameters, z)), strict=True):
         torch.testing.assert_close(one, other)

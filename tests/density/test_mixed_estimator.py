@@ -1,8 +1,9 @@
 """The form for Normal blocks beside others against the chunked form in float64.
 
-On a CPU its Normal groups are written out, or computed by the fused kernels in Triton's interpreter.
+On a CPU its Normal groups are written out, computed in tiles, or by the fused kernels in Triton's interpreter.
 """
 
+import importlib
 import os
 
 import pytest
@@ -16,7 +17,7 @@ from unbraid.latents.parse import parse_latents
 from unbraid.methods.presets import MNIST_LATENTS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICES = ["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)]
+DEVICES = ["tiles", "interpreter" if INTERPRETED else pytest.param("cuda", marks=pytest.mark.gpu)]
 COUNT = 9
 WEIGHTS = estimators.weighting("mss", COUNT, 50)
 
@@ -181,27 +182,30 @@ def test_spaces_with_coupled_leaves_or_one_family_keep_their_form():
     assert not is_mixed(Space({"c": Concrete(classes=3), "b": Bernoulli()}))
     assert not is_mixed(Space({"z": Normal(size=2), "c": Concrete(classes=3), "w": CorrelatedNormal(size=2)}))
     tensors = [torch.zeros(2, 2)]
-    assert not estimators.can_mix(digits(), tensors)  # a CPU stays with the chunked form
+    assert not estimators.can_mix(digits(), tensors)  # few pairs stay with the chunked form
 
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
     """A device on which the estimators take the mixed form for float32; float64 stays chunked."""
-    if request.param == "cpu":
+    if request.param == "interpreter":
         single = lambda space, tensors: all(t.dtype == torch.float32 for t in tensors)  # noqa: E731
         monkeypatch.setattr(estimators, "can_mix", single)
-    return request.param
+        fused = importlib.import_module("unbraid.density.fused_estimator")
+        monkeypatch.setattr(estimators, "find_fused_densities", lambda tensor: fused.log_densities)
+    monkeypatch.setattr(estimators, "MIN_TILED_PAIRS", 0)
+    return "cuda" if request.param == "cuda" else "cpu"
 
 
 @pytest.mark.parametrize("case", ["digits of several members", "no groups", "one Normal leaf", "nested groups"])
-def test_batches_with_the_fused_kernels(device, case):
+def test_batches_with_the_fused_forms(device, case):
     space, drawn = CASES[case]["space"], draw(**CASES[case])
     reference = evaluate(compute_batch, space, drawn, torch.float64)
     assert_close(evaluate(compute_batch, space, drawn, torch.float32, device), reference, 2e-5)
 
 
 @pytest.mark.parametrize("uniform", [True, False])
-def test_exact_densities_with_the_fused_kernels(device, uniform):
+def test_exact_densities_with_the_fused_forms(device, uniform):
     space = nested()
     drawn = draw(space)
     log_p = torch.randn(COUNT, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).log_softmax(0)

@@ -37,6 +37,9 @@ from unbraid.latents.positions import select
 
 MAX_FUSED_LEAVES = 64
 
+MIN_TILED_PAIRS = 2**19
+"""Parameters times rows from which on tiles pay on a CPU; 128 rows of 10 latents take about as long in both forms."""
+
 MIN_TRITON_VERSION = (3, 3)
 """Earlier versions do not compile tuples that are carried through loops."""
 
@@ -161,19 +164,35 @@ def exact_aggregate(
 
 
 def can_fuse(space: Space, tensors: Iterable[Tensor]) -> bool:
-    """Return whether the fused kernels apply: only Normal blocks, and float32 tensors on a GPU."""
+    """Return whether a fused form applies: only Normal blocks, and float32 tensors on one of its devices."""
     normal = space.leaves <= MAX_FUSED_LEAVES and all(type(block) is Normal for block in space.blocks.values())
-    return normal and _suit_kernels(tensors)
+    return normal and _suit_fused(tensors)
 
 
 def can_mix(space: Space, tensors: Iterable[Tensor]) -> bool:
-    """Return whether the fused kernels apply to some of several blocks, and float64 products to pairs of the others."""
-    return is_mixed(space) and len(list_normal_leaves(space)) <= MAX_FUSED_LEAVES and _suit_kernels(tensors)
+    """Return whether a fused form applies to some of several blocks, and float64 products to pairs of the others."""
+    return is_mixed(space) and len(list_normal_leaves(space)) <= MAX_FUSED_LEAVES and _suit_fused(tensors)
 
 
-def _suit_kernels(tensors: Iterable[Tensor]) -> bool:
-    suited = all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
-    return suited and TRITON and allows_kernels()
+def _suit_fused(tensors: Iterable[Tensor]) -> bool:
+    """Return whether the tensors suit the kernels for a GPU or the tiles for a CPU, where the compiler fuses itself."""
+    tensors = list(tensors)
+    kinds = {(t.device.type, t.dtype) if t.numel() > 0 else None for t in tensors}
+    if kinds == {("cuda", torch.float32)}:
+        return TRITON and allows_kernels()
+    pairs = max(t.numel() for t in tensors) * max(t.shape[-2] for t in tensors if t.ndim > 1)
+    return kinds == {("cpu", torch.float32)} and pairs >= MIN_TILED_PAIRS and not torch.compiler.is_compiling()
+
+
+def find_fused_densities(tensor: Tensor) -> Callable[..., Tensor]:
+    """Return the fused form of the device that holds a tensor; neither stores the tensor of all pairs."""
+    if tensor.is_cuda:
+        from unbraid.density import fused_estimator
+
+        return fused_estimator.log_densities
+    from unbraid.density import tiled_estimator
+
+    return tiled_estimator.log_densities
 
 
 def _fused_aggregate(
@@ -183,11 +202,10 @@ def _fused_aggregate(
     weights: Weighting,
     log_p: Tensor | None = None,
 ) -> Aggregate:
-    """Return log q(z) by a kernel that never stores the pairwise tensor."""
-    from unbraid.density import fused_estimator as fused
-
+    """Return log q(z) by a form that never stores the pairwise tensor."""
     groups = [group for level in space.levels[:-1] for group in level]
-    densities = fused.log_densities(*join_normals(space, posterior, sample), groups, weights, log_p)
+    values, parameters = join_normals(space, posterior, sample)
+    densities = find_fused_densities(values)(values, parameters, groups, weights, log_p)
     return Aggregate(densities.split([len(level) for level in space.levels], dim=-1))
 
 
@@ -199,11 +217,10 @@ def _mixed_aggregate(
     log_weights: Callable[[Tensor], Tensor],
     log_p: Tensor | None = None,
 ) -> Aggregate:
-    """Return log q(z) by the kernel for groups of Normal leaves, and by matrix products for all others."""
-    from unbraid.density import fused_estimator as fused
+    """Return log q(z) by a fused form for groups of Normal leaves, and by matrix products for all others."""
 
     def fuse_normals(values, parameters, groups):
-        return fused.log_densities(values, parameters, groups, weights, log_p)
+        return find_fused_densities(values)(values, parameters, groups, weights, log_p)
 
     return Aggregate(mixed_densities(space, posterior, sample, log_weights, fuse_normals))
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from unbraid.density import packing_kernel, shared_kernels, triton_kernels as kernels
 from unbraid.density.estimators import Weighting
+from unbraid.density.groups import flatten_members, list_leaves, make_mask
 from unbraid.errors import UsageError
 from unbraid.kernels import launch
 from unbraid.operators import Operator
-from unbraid.shapes import broadcast_leading
 
 PADDING_MULTIPLE = 128
 """Packed rows and components are padded to a multiple of this, the largest block, so that no load needs a mask."""
@@ -95,7 +95,7 @@ class ProblemSize(NamedTuple):
     def can_share(self, masks: Sequence[int]) -> bool:
         """Return whether the shared form applies: the only group has all of a few leaves, and j = i for each row."""
         fits = self.leaves <= MAX_SHARED_LEAVES and self.rows == self.components
-        return fits and list(masks) == [_make_mask(range(self.leaves))]
+        return fits and list(masks) == [make_mask(range(self.leaves))]
 
     def allocate_outputs(
         self, sample: Tensor, groups: int, shared: bool
@@ -136,19 +136,9 @@ def _plan_chunks(size: ProblemSize, groups: int, held: int, streamed: int) -> Ch
     return ChunkPlan(*cut(_ceil_div(held, 64) * groups), *cut(_ceil_div(held, 128) * size.leaves))
 
 
-def _make_mask(leaves: Sequence[int]) -> int:
-    """Return a group as the bits of a signed 64-bit number."""
-    bits = sum(1 << leaf for leaf in leaves)
-    return bits - 2**64 if bits >= 2**63 else bits
-
-
-def _list_leaves(mask: int) -> tuple[int, ...]:
-    return tuple(leaf for leaf in range(64) if (mask >> leaf) & 1)
-
-
 def _allocate_sums(like: Tensor, shape: tuple[int, ...], masks: Sequence[int], leaves: int) -> Tensor:
     """Return an empty tensor if each group writes to all leaves, else zeros."""
-    covered = all(len(_list_leaves(mask)) == leaves for mask in masks)
+    covered = all(len(list_leaves(mask)) == leaves for mask in masks)
     return like.new_empty(shape) if covered else like.new_zeros(shape)
 
 
@@ -166,13 +156,13 @@ def _launch(
     single = tiles.leaf
     own, following, unequal = _weigh(weights)
     for group, mask in enumerate(masks):
-        leaves = _list_leaves(mask)
+        leaves = list_leaves(mask)
         wide = len(leaves) > 10  # a smaller block and all available registers keep sums out of slower memory
         tile = tiles.group._replace(block=32) if wide else tiles.group
         limits = {} if torch.version.hip else {"maxnreg": 255 if wide else tiles.registers}
         for first in range(0, len(leaves), MAX_UNROLLED_LEAVES):
             unrolled = leaves[first : first + MAX_UNROLLED_LEAVES]
-            others = _make_mask([leaf for leaf in leaves if leaf not in unrolled])
+            others = make_mask([leaf for leaf in leaves if leaf not in unrolled])
             cuts = plan if group == first == 0 else plan._replace(leaf_splits=0)
             programs = _ceil_div(held, tile.block) * cuts.group_splits
             programs += _ceil_div(held, single.block) * cuts.leaf_splits * size.leaves
@@ -380,12 +370,9 @@ def log_densities(
     leaves = sample.shape[-1]
     if sorted(groups[0]) != list(range(leaves)):
         raise UsageError(f"The first group must hold all {leaves} leaves, not {list(groups[0])}.")
-    lead = broadcast_leading([sample, mean_and_log_variance], trailing=2)
-    members = math.prod(lead)
-    flat = (t.expand(*lead, *t.shape[-2:]).reshape(members, *t.shape[-2:]) for t in (sample, mean_and_log_variance))
-    masks = [_make_mask(group) for group in groups]
+    lead, samples, parameters = flatten_members(sample, mean_and_log_variance)
+    masks = [make_mask(group) for group in groups]
     log_p = None if log_p is None else log_p.contiguous()
-    samples, parameters = flat
     shared = prefers_shared() and _find_size(samples, parameters).can_share(masks)
     settings = masks, list(weights), torch.is_grad_enabled(), shared
     densities, *_ = aggregate_densities(samples, parameters, log_p, *settings)
