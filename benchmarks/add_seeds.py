@@ -7,13 +7,16 @@ Scale and settings have to be those of the results, or some of the values that t
 be there already. This is a further look at the claims whose evidence changes, so their intervals become wider
 (`unbraid.experiments.judging`); other claims stay as they are. Several folders, such as of series with different seeds,
 are added together, in one look. `benchmarks/run_papers.py` prints this command after it has trained further seeds.
+
+A score by a classifier can be compared only between runs that the same classifier measured. `--without
+frechet/classifier` leaves this score out of the further runs, with those that begin with it, where they had another.
 """
 
 import argparse
 import csv
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from unbraid import atomic
 from unbraid.experiments import Results, experiment
 from unbraid.experiments.base import MissingResultsError
 from unbraid.experiments.combining import Setting, find_settings, identify_setting
-from unbraid.experiments.writing import read_looks
+from unbraid.experiments.writing import AT_SNAPSHOT, read_looks
 from unbraid.report.tables import write_csv
 
 Row = dict[str, str]
@@ -54,7 +57,15 @@ def contains_values(stored: str, added: str) -> bool:
     return stored == added or (len(axes) == 2 and set(axes[1]) <= set(axes[0]))
 
 
-def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) -> list[Row]:
+def is_named(column: str, scores: Collection[str]) -> bool:
+    """Return whether a column has one of these scores, at the end of training or before, or a part of it."""
+    score = column.removesuffix(AT_SNAPSHOT)
+    return any(score == each or score.startswith(f"{each}/") for each in scores)
+
+
+def join_runs(
+    stored: Path, columns: list[str], rows: list[Row], added: Path, without: Collection[str] = ()
+) -> list[Row]:
     """Return the stored rows and those of another folder, or exit if the folders do not fit together."""
     records = [json.loads((folder / "verdicts.json").read_text("utf-8")) for folder in (stored, added)]
     for key in ("experiment", "scale"):
@@ -62,7 +73,7 @@ def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) ->
             raise SystemExit(f"{added} has the {key} {records[1][key]}, and {stored} {records[0][key]}.")
     networks = [record.get("networks", {}) for record in records]
     for score in networks[0].keys() & networks[1].keys():
-        if networks[0][score] != networks[1][score]:
+        if not is_named(score, without) and networks[0][score] != networks[1][score]:
             raise SystemExit(f"{score} was measured by another classifier in {added} than in {stored}.")
     known, new = read_settings(stored), read_settings(added)
     for key, value in new.items():
@@ -70,6 +81,10 @@ def join_runs(stored: Path, columns: list[str], rows: list[Row], added: Path) ->
         if here is not None and not contains_values(here, value):
             raise SystemExit(f"{key} is {value} in {added}, and {here} in {stored}.")
     more_columns, more = read_rows(added)
+    for score in without:
+        if not any(is_named(column, [score]) for column in more_columns):
+            raise SystemExit(f"{added} has no score {score} to leave out.")
+    more = [{column: "" if is_named(column, without) else cell for column, cell in row.items()} for row in more]
     if strange := set(more_columns) - set(columns):
         raise SystemExit(f"{stored} has no {', '.join(sorted(strange))}.")
     settings = columns[: columns.index("state")]
@@ -111,16 +126,21 @@ def count_by_setting(results: Results) -> Counter[Setting]:
     return Counter(map(identify_setting, results.members))
 
 
-def add_seeds(name: str, added: Sequence[Path], out: Path, notes: Sequence[str] = ()) -> None:
+def add_seeds(
+    name: str, added: Sequence[Path], out: Path, notes: Sequence[str] = (), without: Collection[str] = ()
+) -> None:
     """Add runs to the results of an experiment with notes about them, and judge it again, once."""
     folder = out / name
     columns, rows = read_rows(folder)
     for each in added:
-        rows = join_runs(folder, columns, rows, each)
+        rows = join_runs(folder, columns, rows, each, without)
     before, *more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, *added))
     new, stored = [read_rows(each)[1] for each in added], read_results(folder / "runs.csv", name, before["scale"])
     facts = {key: sum(record[key] for record in (before, *more)) for key in ("minutes", "runs")}
-    facts |= {"notes": [*map(describe_addition, new, more), *notes]}
+    left_out = (
+        [f"These runs have no {' and no '.join(without)}: theirs came from another classifier."] if without else []
+    )
+    facts |= {"notes": [*map(describe_addition, new, more), *left_out, *notes]}
     earlier = (folder / "runs.csv").read_text("utf-8")
     write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])
     try:
@@ -138,9 +158,10 @@ def main() -> None:
     parser.add_argument("name", help="the experiment, PAPER/ID")
     parser.add_argument("added", type=Path, nargs="+", help="a folder of results with further seeds")
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--without", action="append", default=[], metavar="SCORE", help="leave this score out")
     parser.add_argument("--note", action="append", default=[], help="a sentence about these runs for the page")
     arguments = parser.parse_args()
-    add_seeds(arguments.name, arguments.added, arguments.out, arguments.note)
+    add_seeds(arguments.name, arguments.added, arguments.out, arguments.note, arguments.without)
 
 
 if __name__ == "__main__":

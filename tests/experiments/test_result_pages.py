@@ -456,6 +456,17 @@ def test_scores_by_another_classifier_are_not_added(stored):
         (folder / "verdicts.json").write_text(json.dumps({**record, "networks": {"mig/exact": [weights]}}))
     with pytest.raises(SystemExit, match="mig/exact was measured by another classifier"):
         add_seeds.add_seeds(ADDED_TO, [more], results)
+    with pytest.raises(SystemExit, match="no score mig/exat to leave out"):
+        add_seeds.add_seeds(ADDED_TO, [more], results, without=["mig/exact", "mig/exat"])
+    before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    add_seeds.add_seeds(ADDED_TO, [more], results, without=["mig/exact"])
+    after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    assert [each["looks"] for each in after["verdicts"]] == [each.get("looks", 1) for each in before["verdicts"]]
+    _, rows = add_seeds.read_rows(results / ADDED_TO)
+    of_added = [row for row in rows if row["series"] == WIDE and int(row["seed"]) >= 10]
+    assert of_added and all(row["kl/closed-form"] and row["kl/closed-form at 4/5"] for row in of_added)
+    assert not any(row["mig/exact"] or row["mig/exact at 4/5"] for row in of_added)
+    assert "These runs have no mig/exact: theirs came from" in (results / ADDED_TO / "README.md").read_text()
 
 
 def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatch):
