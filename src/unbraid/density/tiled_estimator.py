@@ -25,6 +25,8 @@ from unbraid.operators import Operator
 PAIRS_PER_THREAD = 2**17
 """Numbers in a tile for each thread: half a megabyte, so that a tile and its copy fit the cache of a core."""
 
+LOG2_OF_E = math.log2(math.e)
+
 MAX_HALF_LOG_PRECISION = 80.0
 """Bound of -1/2 log s^2, as in `unbraid.latents.blocks.standardise`."""
 
@@ -103,17 +105,22 @@ def _plan_tiles(mixture: _Mixture) -> Iterator[tuple[slice, slice, list[slice]]]
             yield some, few, list(_cut(leaves, room // pairs_of_leaf))
 
 
+def _exponentiate(pairs: Tensor) -> Tensor:
+    """Turn pairs into their exponentials; on a CPU, torch's exp takes three times as long, and thirty where it is 0."""
+    return pairs.mul_(LOG2_OF_E).exp2_()
+
+
 def _sum_pairs(pairs: Tensor) -> Tensor:
     """Return the logarithm [...] of a sum of exponentials over the last axis, which it overwrites."""
     highest = pairs.amax(-1, keepdim=True)
     highest.masked_fill_(highest == -math.inf, 0.0)  # every density is 0, and so is their sum
-    return pairs.sub_(highest).exp_().sum(-1).log_().add_(highest.squeeze(-1))
+    return _exponentiate(pairs.sub_(highest)).sum(-1).log_().add_(highest.squeeze(-1))
 
 
 def _share(pairs: Tensor, densities: Tensor, gradient: Tensor) -> Tensor:
     """Turn pairs [..., j] into the share of each component in the density [...], times the density's gradient."""
     finite = densities.masked_fill(densities == -math.inf, 0.0)
-    return pairs.sub_(finite.unsqueeze(-1)).exp_().mul_(gradient.unsqueeze(-1))
+    return _exponentiate(pairs.sub_(finite.unsqueeze(-1))).mul_(gradient.unsqueeze(-1))
 
 
 @Operator
