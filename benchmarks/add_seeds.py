@@ -25,8 +25,8 @@ from judge_again import judge_again, read_results
 
 from unbraid import atomic
 from unbraid.experiments import Results, experiment
-from unbraid.experiments.base import MissingResultsError
 from unbraid.experiments.combining import Setting, find_settings, identify_setting
+from unbraid.experiments.results import MissingResultsError
 from unbraid.experiments.writing import AT_SNAPSHOT, read_looks
 from unbraid.report.tables import write_csv
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from unbraid.experiments import experiment, judge
-from unbraid.experiments.base import Claim, Evidence, Results
+from unbraid.experiments.claims import Claim, Evidence
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import Estimate
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.trade_off import SLIGHTLY

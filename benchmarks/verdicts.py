@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unbraid.experiments import StandIn, experiment
-from unbraid.experiments.base import Evidence
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.combining import MIN_SEEDS, count_seeds, find_settings, identify_setting
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
 from unbraid.experiments.settling import DISAGREEMENT, IN_WORDS, WITH_TWICE

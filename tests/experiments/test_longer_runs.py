@@ -15,8 +15,9 @@ from tests.support.results import member
 from unbraid.cli import app
 from unbraid.errors import UsageError
 from unbraid.experiments import Claim, Results, Scale, experiment, longer_runs, reproduce, running, settling
-from unbraid.experiments.base import Experiment, MissingResultsError, derive
+from unbraid.experiments.base import Experiment
 from unbraid.experiments.evidence import find_mean
+from unbraid.experiments.results import MissingResultsError, derive
 from unbraid.experiments.writing import list_networks
 from unbraid.methods import objective
 from unbraid.metrics import Score

@@ -13,7 +13,7 @@ from tests.support.results import made_up, member
 from unbraid import sweep
 from unbraid.errors import UsageError
 from unbraid.experiments import Claim, Evidence, Results, Scale, experiment, judge, running, settling
-from unbraid.experiments.base import Experiment, MissingResultsError
+from unbraid.experiments.base import Experiment
 from unbraid.experiments.evidence import (
     combine,
     compare_at_each,
@@ -23,6 +23,7 @@ from unbraid.experiments.evidence import (
     find_mean,
 )
 from unbraid.experiments.model_cache import ModelCache
+from unbraid.experiments.results import MissingResultsError
 from unbraid.experiments.statistics import Estimate
 from unbraid.experiments.stored_runs import Source
 from unbraid.store import load_tensors

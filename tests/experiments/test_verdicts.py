@@ -10,7 +10,7 @@ from scipy.stats import norm, t
 from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
-from unbraid.experiments.base import WideEvidence
+from unbraid.experiments.claims import WideEvidence
 from unbraid.experiments.combining import combine_verdicts, count_seeds, find_series, find_settings
 from unbraid.experiments.evidence import compare_extremes, compare_means, compare_settings, exists, find_mean, find_one
 from unbraid.experiments.judging import count_confirming_seeds, count_needed_seeds

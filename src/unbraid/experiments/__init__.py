@@ -5,15 +5,13 @@
 
 from unbraid.experiments.base import (
     SCALES as SCALES,
-    Claim as Claim,
-    Evidence as Evidence,
     Experiment as Experiment,
-    Results as Results,
     Scale as Scale,
-    Verdict as Verdict,
     experiment as experiment,
     find_experiments as find_experiments,
 )
+from unbraid.experiments.claims import Claim as Claim, Evidence as Evidence, Verdict as Verdict
 from unbraid.experiments.judging import judge as judge
+from unbraid.experiments.results import Results as Results
 from unbraid.experiments.running import Reproduction as Reproduction, reproduce as reproduce
 from unbraid.experiments.stand_in import StandIn as StandIn

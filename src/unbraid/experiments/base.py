@@ -5,23 +5,19 @@ settings of four scales, scores and claims. Each claim turns results into eviden
 verdict.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-import numpy as np
-
-from unbraid.errors import UnbraidError, UsageError, unknown
-from unbraid.experiments.model_cache import ModelCache
-from unbraid.experiments.statistics import Estimate
-from unbraid.metrics import Evaluation, Score
-from unbraid.metrics.score import DERIVED, NETWORK
+from unbraid.errors import UsageError, unknown
+from unbraid.experiments.claims import Claim
+from unbraid.experiments.results import Results
+from unbraid.metrics import Score
 from unbraid.names import match_experiments
 from unbraid.objectives import objective
 from unbraid.registry import Facts, Registry
-from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score
+from unbraid.report.tables import Member
 
 SCALES = ("smoke", "small", "budget", "paper")
 PLACES = {"fig": "figure", "table": "table", "lemma": "lemma", "app": "appendix"}
@@ -33,15 +29,6 @@ COUNTED_IN_STEPS = re.compile(r"(.+[._])?(steps|anneal|warmup)")
 
 SNAPSHOT_SHARE = 0.8
 """Share of the steps after which runs keep a snapshot: before the last fifth of training."""
-
-VerdictWord = Literal["holds", "does not hold", "inconclusive"]
-
-MIN_CHANCE = 2 / 3
-"""Share of repetitions with one seed of each setting that have to show a difference; half of them do so by chance."""
-
-
-class MissingResultsError(UnbraidError):
-    """The results lack scores, runs or models that a claim or figure needs."""
 
 
 @dataclass(frozen=True)
@@ -55,188 +42,6 @@ class Scale:
     settings: Mapping[str, Any]
     per_series: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     measures: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Results:
-    """Scores of all runs; a member's setting `recipe` holds the name of its series."""
-
-    members: tuple[Member, ...]
-    scale: str = "small"
-    unchecked: frozenset[str] = frozenset()
-    """Runs that were shorter than the paper's and have no snapshot, so that nobody knows if their scores settled."""
-    models: ModelCache | None = None
-    earlier: "Results | None" = None
-    """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
-    whole: "Results | None" = None
-    """The finished runs, if these are their snapshots: a stage refines a finished run, at its own snapshot, too."""
-    longer: "Results | None" = None
-    """Runs of the same series with twice the steps (see `settling.py`)."""
-    looks: Mapping[str, int] = field(default_factory=dict)
-    """How often each claim was judged, with this time: once more whenever it got further seeds. 1 if it is not here."""
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Smallest and largest possible values of scores whose metric states none, by score."""
-
-    @property
-    def series(self) -> list[str]:
-        return list(dict.fromkeys(member.settings["recipe"] for member in self.members))
-
-    @property
-    def settings(self) -> list[SeedGroup]:
-        """Members grouped by series and every setting that varies, except the seed."""
-        return group_by_setting(self.members)
-
-    @property
-    def seeds(self) -> int:
-        """Number of finished runs of the setting that has the fewest."""
-        return min((setting.finished for setting in self.settings), default=0)
-
-    def group_scores(self, series: str, key: str | None, *scores: str) -> dict[Any, np.ndarray]:
-        """Return scores [seed, score] of the finished runs of a series, by the value of the setting `key`.
-
-        With `key=None` all of them are under None.
-        """
-        groups: dict[Any, list[list[float]]] = {}
-        for member in self.select_members(series, *scores):
-            value = None if key is None else member.settings[key]
-            groups.setdefault(value, []).append([member.scores[score].value for score in scores])
-        return {value: np.array(groups[value]) for value in sorted(groups, key=lambda v: (str(type(v)), v))}
-
-    def find_bounds(self, score: str) -> tuple[float, float]:
-        """Return the range of a score as the experiment or its metric states it; infinite ends if neither does."""
-        found = next((m.scores[score].bounds for m in self.members if score in m.scores), (-math.inf, math.inf))
-        return self.ranges.get(score, found)
-
-    def select_members(self, series: str, *scores: str) -> list[Member]:
-        """Return the finished runs of a series that have all of these scores."""
-        found = [
-            m for m in self.members if m.settings["recipe"] == series and all(has_score(m, score) for score in scores)
-        ]
-        if not found:
-            raise MissingResultsError(f"no finished run of {series} has {' and '.join(scores)}")
-        return found
-
-    def select_best(self, series: str, score: str) -> Member:
-        return max(self.select_members(series, score), key=lambda member: member.scores[score].value)
-
-    def load_evaluation(self, member: Member) -> Evaluation:
-        if self.models is None:
-            raise MissingResultsError("these results are scores without models")
-        return self.models.load_evaluation(member.run)
-
-
-def make_member(series: str, seed: int, values: Mapping[str, float], samples: int) -> Member:
-    """Return a finished member with scores named METRIC/PROTOCOL, for an experiment that trains nothing."""
-    parts = {name: name.partition("/") for name in values}
-    scores = {name: Score(metric, protocol, values[name], samples) for name, (metric, _, protocol) in parts.items()}
-    return Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores)
-
-
-def derive(name: str, part: str, compute: Callable[[Score], float]) -> Callable[[Mapping[str, Score]], Score]:
-    """Return a function that computes a further score of a run from its score `name`."""
-
-    def score(scores: Mapping[str, Score]) -> Score:
-        source = scores[name]
-        details = {DERIVED: name, **{key: source.details[key] for key in (NETWORK,) if key in source.details}}
-        return Score(source.metric, source.protocol, float(compute(source)), source.samples, part=part, details=details)
-
-    return score
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """An estimate, and the range that the claim states for it: above `low` and below `high`."""
-
-    what: str
-    estimate: Estimate
-    low: float = -math.inf
-    high: float = math.inf
-    narrows: ClassVar[bool] = True
-    """False if more seeds do not narrow the interval as they do that of a mean, so that none are suggested."""
-
-    @property
-    def verdict(self) -> VerdictWord:
-        if not all(map(math.isfinite, self.estimate[:3])):
-            return "inconclusive"
-        if self.best_chance < MIN_CHANCE:
-            return "does not hold"
-        if self.lies_inside:
-            return "holds"
-        return "does not hold" if self.lies_outside else "inconclusive"
-
-    @property
-    def lies_inside(self) -> bool:
-        """True if the whole interval lies in the range."""
-        return bool(self.low < self.estimate.low and self.estimate.high < self.high)
-
-    @property
-    def lies_outside(self) -> bool:
-        """True if the whole interval lies outside of the range."""
-        return bool(self.estimate.high < self.low or self.estimate.low > self.high)
-
-    @property
-    def side(self) -> int:
-        """The side of its range on which an estimate lies that is outside or too small: 1 above, -1 below."""
-        return 1 if math.isinf(self.low) or self.estimate.low > self.high else -1
-
-    @property
-    def best_chance(self) -> float:
-        """Largest likely share of repetitions that show the claimed difference: the end of its interval.
-
-        A repetition has one seed of each setting (mcgraw1992's common language effect size). It is 1 if the claim is
-        not about the sign of a difference, or if the share is unknown.
-        """
-        chance = self.estimate.chance
-        if chance is None or {self.low, self.high} not in ({0.0, math.inf}, {-math.inf, 0.0}):
-            return 1.0
-        return chance.high if self.low == 0 else 1 - chance.low
-
-    @property
-    def wanted(self) -> str:
-        """Range of the claim, in words."""
-        if math.isinf(self.low):
-            return f"below {self.high:.3g}"
-        return f"above {self.low:.3g}" if math.isinf(self.high) else f"from {self.low:.3g} to {self.high:.3g}"
-
-    @property
-    def margin(self) -> float:
-        """How far inside its range the interval lies, in its own half widths; negative if it crosses an end."""
-        half = max((self.estimate.high - self.estimate.low) / 2, 1e-12)
-        margin = min(self.estimate.low - self.low, self.high - self.estimate.high) / half
-        return -math.inf if math.isnan(margin) else margin
-
-
-class WideEvidence(Evidence):
-    """Evidence whose interval more seeds do not narrow, or not in a way that could be foreseen."""
-
-    narrows: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of a paper, and the function that finds evidence for or against it."""
-
-    text: str
-    evidence: Callable[[Results], Sequence[Evidence]]
-    trained: bool = True
-    """True if the statement depends on how long training takes, so that its estimates have to settle."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on a claim, and the reason for it."""
-
-    claim: str
-    verdict: VerdictWord
-    why: str
-    evidence: tuple[Evidence, ...] = ()
-    looks: int = 1
-
-    def as_record(self) -> dict[str, Any]:
-        """Return a plain mapping for verdicts.json."""
-        evidence = [{"what": e.what, **e.estimate.as_record(), "wanted": e.wanted} for e in self.evidence]
-        facts = {"claim": self.claim, "verdict": self.verdict, "why": self.why, "looks": self.looks}
-        return {**facts, "evidence": evidence}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from unbraid.experiments.base import MIN_CHANCE, Claim, Evidence, MissingResultsError, Results, VerdictWord
+from unbraid.experiments.claims import MIN_CHANCE, Claim, Evidence, VerdictWord
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.experiments.statistics import widen_for
 from unbraid.printable import format_setting
 from unbraid.report.tables import Member

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import MissingResultsError, Results
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.metrics import Evaluation
 from unbraid.report import Picture, traversal
 from unbraid.report.latent_factor import draw_panels, measure_panels

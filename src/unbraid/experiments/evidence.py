@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Evidence, Results, WideEvidence
+from unbraid.experiments.claims import Evidence, WideEvidence
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import (
     Cells,
     Estimate,

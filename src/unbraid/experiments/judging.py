@@ -17,8 +17,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Verdict
+from unbraid.experiments.claims import Claim, Evidence, Verdict
 from unbraid.experiments.combining import MIN_SEEDS, combine_verdicts, count_seeds, explain_smallness, find_evidence
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.experiments.settling import judge_settling
 from unbraid.experiments.statistics import foresee
 from unbraid.report.tables import select_finished

@@ -13,8 +13,9 @@ from typing import Any
 from unbraid import atomic
 from unbraid.config import FORMAT
 from unbraid.errors import UsageError
-from unbraid.experiments.base import Experiment, Results
+from unbraid.experiments.base import Experiment
 from unbraid.experiments.result_files import read_runs
+from unbraid.experiments.results import Results
 from unbraid.experiments.writing import Provenance, list_runs
 from unbraid.printable import format_setting
 from unbraid.report.tables import write_csv

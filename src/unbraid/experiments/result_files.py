@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from unbraid.errors import UsageError
-from unbraid.experiments.base import Experiment, Results
+from unbraid.experiments.base import Experiment
 from unbraid.experiments.measuring import Measures
+from unbraid.experiments.results import Results
 from unbraid.experiments.writing import AT_SNAPSHOT
 from unbraid.metrics import Score
 from unbraid.report.tables import Member

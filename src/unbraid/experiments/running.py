@@ -22,11 +22,10 @@ from unbraid.experiments.base import (
     SCALES,
     SNAPSHOT_SHARE,
     Experiment,
-    Results,
-    Verdict,
     experiment,
     find_experiments,
 )
+from unbraid.experiments.claims import Verdict
 from unbraid.experiments.derived_series import match_size, refine_series
 from unbraid.experiments.judging import judge
 from unbraid.experiments.longer_runs import (
@@ -39,6 +38,7 @@ from unbraid.experiments.longer_runs import (
 )
 from unbraid.experiments.measuring import choose_metrics
 from unbraid.experiments.model_cache import ModelCache
+from unbraid.experiments.results import Results
 from unbraid.experiments.series import Series
 from unbraid.experiments.series_scoring import SeriesScoring
 from unbraid.experiments.stand_in import choose_data, replace_in_stages

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 
-from unbraid.experiments.base import Results
 from unbraid.experiments.measuring import (
     choose_metrics,
     measure_ahead,
@@ -15,6 +14,7 @@ from unbraid.experiments.measuring import (
     score_snapshots,
 )
 from unbraid.experiments.model_cache import ModelCache
+from unbraid.experiments.results import Results
 from unbraid.experiments.series import Series
 from unbraid.metrics import Score
 from unbraid.report.tables import Member

@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from unbraid.experiments.base import SNAPSHOT_SHARE, Claim, Evidence, MissingResultsError, Results, VerdictWord
+from unbraid.experiments.base import SNAPSHOT_SHARE
+from unbraid.experiments.claims import Claim, Evidence, VerdictWord
 from unbraid.experiments.combining import (
     MIN_SEEDS,
     Setting,
@@ -22,6 +23,7 @@ from unbraid.experiments.combining import (
     find_series,
     identify_setting,
 )
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.report.tables import Member, has_score
 
 STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)

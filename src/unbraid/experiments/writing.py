@@ -18,7 +18,9 @@ from unbraid import atomic
 from unbraid._version import __version__
 from unbraid.config import FORMAT
 from unbraid.errors import UsageError
-from unbraid.experiments.base import REFINES, SCALES, Claim, Experiment, MissingResultsError, Results, Scale, Verdict
+from unbraid.experiments.base import REFINES, SCALES, Experiment, Scale
+from unbraid.experiments.claims import Claim, Verdict
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_difference
 from unbraid.metrics.score import NETWORK, WEIGHTS
 from unbraid.registry import Entry

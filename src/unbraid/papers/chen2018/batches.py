@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.drawing import plot_boxes
 from unbraid.experiments.evidence import group_series, mean_curve
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import estimate
 from unbraid.papers.chen2018 import setup
 from unbraid.papers.chen2018.setup import ELBO, MIG, SMALL, SMOKE, SPRITES, TCVAE, build_facts

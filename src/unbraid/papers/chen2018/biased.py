@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, find_one, group_series
+from unbraid.experiments.results import Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.experiments.statistics import Cells
 from unbraid.metrics import Score, restricted

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unbraid.experiments.base import Evidence, MissingResultsError, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.drawing import format_tick
 from unbraid.experiments.evidence import Finding, compare_settings
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.experiments.statistics import cell_means, estimate, spearman
 from unbraid.metrics import betavae, factorvae, mig
 from unbraid.papers.chen2018.setup import BUDGET, FACTORS, PAPER, SMALL, SMOKE, SPRITES, build_facts

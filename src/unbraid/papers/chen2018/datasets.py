@@ -8,9 +8,11 @@ import torch
 
 from unbraid.data import describe, load
 from unbraid.data.factors import FactorDataset
-from unbraid.experiments.base import Claim, Results, Scale, experiment, make_member
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Claim
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import find_largest
+from unbraid.experiments.results import Results, make_member
 from unbraid.experiments.sprites import TINY_GRID
 from unbraid.report.pictures import WHITE, tile_images
 from unbraid.report.tables import Member

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unbraid.experiments.base import Evidence, Results, Scale, WideEvidence, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Evidence, WideEvidence
 from unbraid.experiments.drawing import draw_latents
 from unbraid.experiments.evidence import Claims, Finding, pool_runs
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Score
 from unbraid.papers.chen2018.setup import FACTORS, MIG, OVER_BETA, SPRITES, VAE, build_facts

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Results, experiment
+from unbraid.experiments.base import experiment
 from unbraid.experiments.drawing import draw_latents, format_title
 from unbraid.experiments.evidence import compare_extremes, exists
+from unbraid.experiments.results import Results
 from unbraid.papers.chen2018.setup import BOTH, MIG, SPRITES, TCVAE, VAE, build_facts
 
 MAX_DISTANCE = 0.05

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.evidence import Finding, combine, compare_medians, find_one, pool_series
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import Cells, align_seeds, choose_held_out, estimate_share
 from unbraid.papers.chen2018 import setup
 from unbraid.papers.chen2018.setup import BUDGET, MIG, PAPER, SMALL, SMOKE, SPRITES, TCVAE, VAE, without_shape

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments import evidence
-from unbraid.experiments.base import Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.drawing import format_tick, plot_trade_off
 from unbraid.experiments.evidence import Finding, bound_difference, correlate_scores, group_series, mean_curve
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.chen2018 import setup
 from unbraid.papers.chen2018.setup import BOTH, ELBO, MIG, SPRITES, TC, TCVAE, VAE, VARIANTS, build_facts

@@ -5,9 +5,10 @@ Readers judge what an attribute looks like. The claims test whether a model uses
 
 from typing import Any
 
-from unbraid.experiments.base import Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.drawing import Draw, draw_traversals, format_title
 from unbraid.experiments.evidence import compare_means, find_mean
+from unbraid.experiments.results import Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.papers.chen2018.setup import SMALL, SMOKE, TCVAE, VAE
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Results, Scale, derive, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means, find_mean
+from unbraid.experiments.results import Results, derive
 from unbraid.papers.daunhawer2019 import setup
 from unbraid.papers.daunhawer2019.setup import MIN_ACCURACY, X1_FROM_X2, X2_FROM_X1
 from unbraid.report import Picture

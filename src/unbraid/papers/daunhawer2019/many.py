@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import MissingResultsError, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.drawing import draw_lines
 from unbraid.experiments.evidence import Claims, Finding, combine, compare_means
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019.setup import SMOKE, exceeds
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Evidence, Results, experiment
+from unbraid.experiments.base import experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.drawing import collect_points, draw_lines, format_tick
 from unbraid.experiments.evidence import Finding, combine
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import Cells, align_seeds, cell_means, choose_held_out, estimate, pearson
 from unbraid.papers.daunhawer2019 import setup
 from unbraid.papers.daunhawer2019.setup import BETA, IMAGES, KL_2, KL_C, PAIRS, TC, X1_FROM_X2, X2_FROM_X1

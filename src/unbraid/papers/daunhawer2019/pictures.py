@@ -3,9 +3,11 @@
 import math
 from typing import Any
 
-from unbraid.experiments.base import Evidence, Results, derive, experiment
+from unbraid.experiments.base import experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Claims, combine, find_mean
+from unbraid.experiments.results import Results, derive
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.papers.daunhawer2019 import setup

@@ -14,9 +14,10 @@ from sklearn.cluster import KMeans
 
 from unbraid.data import load
 from unbraid.data.splits import split
-from unbraid.experiments.base import Results, Scale, derive, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.drawing import plot_boxes
 from unbraid.experiments.evidence import Finding, combine, find_one
+from unbraid.experiments.results import Results, derive
 from unbraid.experiments.sprites import STAND_IN
 from unbraid.experiments.stand_in import StandIn
 from unbraid.experiments.statistics import Cells, align_seeds, mean_difference

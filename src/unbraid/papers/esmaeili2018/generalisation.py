@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from unbraid.experiments.base import MissingResultsError, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.evidence import find_mean
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.papers.esmaeili2018.setup import HFVAE, MNIST, OURS, SMOKE, build_digit_scales
 from unbraid.report.svg import PALETTE, label_axes
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.density import exact_aggregate
-from unbraid.experiments.base import make_member
+from unbraid.experiments.results import make_member
 from unbraid.latents import LEARNED_PRIOR, Space
 from unbraid.report.tables import Member
 

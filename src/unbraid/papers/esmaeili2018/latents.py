@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from unbraid.experiments.base import Results, Scale, derive, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means, find_mean
+from unbraid.experiments.results import Results, derive
 from unbraid.experiments.stand_in import StandIn
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.discrete.discrete_latents import list_discrete_latents

@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
-from unbraid.experiments.base import Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_largest
+from unbraid.experiments.results import Results
 from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, score_identities
 from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, train_without_terms
 from unbraid.report.svg import PALETTE, label_axes

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unbraid.density.small_fit import descend
-from unbraid.experiments.base import make_member
+from unbraid.experiments.results import make_member
 from unbraid.report.tables import Member
 
 SERIES = ("all terms", "without 1", "without 2", "without 3", "without 4")

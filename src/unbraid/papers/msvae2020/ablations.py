@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unbraid.experiments.base import REFINES, Evidence, Results, derive, experiment
+from unbraid.experiments.base import REFINES, experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_mean
+from unbraid.experiments.results import Results, derive
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import cars, identity

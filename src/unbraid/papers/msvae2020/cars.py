@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unbraid.experiments.base import AS_LARGE_AS, REFINES, Results, Scale
+from unbraid.experiments.base import AS_LARGE_AS, REFINES, Scale
 from unbraid.experiments.evidence import Finding
+from unbraid.experiments.results import Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.metrics import Score
 

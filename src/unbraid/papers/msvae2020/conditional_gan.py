@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Scale, experiment, make_member
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.drawing import plot_sides
 from unbraid.experiments.evidence import Finding, combine, find_extreme, find_largest
+from unbraid.experiments.results import make_member
 from unbraid.report.tables import Member
 
 RANDOM, OWN = "random generator", "generator of the data"

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unbraid.experiments.base import Results, experiment
+from unbraid.experiments.base import experiment
 from unbraid.experiments.drawing import Draw, collect_points, draw_lines
 from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, find_at_each, find_mean
+from unbraid.experiments.results import Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, METRICS, MS, NORB, TITLES, sweep_beta

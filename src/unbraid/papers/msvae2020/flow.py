@@ -14,9 +14,11 @@ import numpy as np
 from torch import Tensor, no_grad
 
 from unbraid import noise
-from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Claim, Evidence
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import NO_ESTIMATE, compare_pairs, find_mean
+from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.experiments.statistics import estimate
 from unbraid.methods.ms_flow import MixtureFlow

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from unbraid.experiments.base import REFINES, Results, Scale, derive, experiment
+from unbraid.experiments.base import REFINES, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_mean
+from unbraid.experiments.results import Results, derive
 from unbraid.experiments.stand_in import StandIn
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.generative.features.feature_sets import draw_prior_codes

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
-from unbraid.experiments.base import Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.evidence import Finding, combine, find_extreme, find_mean
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.metrics.stages.unlabelled_factors import encode_given_labels

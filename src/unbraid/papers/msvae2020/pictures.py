@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.experiments.base import REFINES, Results, experiment
+from unbraid.experiments.base import REFINES, experiment
 from unbraid.experiments.drawing import Draw, draw_pictures
 from unbraid.experiments.evidence import Claims, Finding, compare_means, find_one
+from unbraid.experiments.results import Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.experiments.statistics import Cells
 from unbraid.metrics import Evaluation, Score

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.evidence import Finding, find_extreme, find_largest
+from unbraid.experiments.results import Results
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import masks
 from unbraid.papers.msvae2020.masks import CODES, COINS, PIXELS, Joint, Process, dependence, list_processes

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments import evidence
-from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.base import experiment
+from unbraid.experiments.claims import Claim, Evidence
 from unbraid.experiments.drawing import plot_curves, plot_trade_off
 from unbraid.experiments.evidence import Finding, combine, compare_on_average, compare_pairs, mean_curve
+from unbraid.experiments.results import Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.experiments.statistics import Cells, Estimate
 from unbraid.papers.msvae2020 import cars

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.claims import Evidence
 from unbraid.experiments.drawing import draw_curves, plot_curves
 from unbraid.experiments.evidence import combine, compare_settings
+from unbraid.experiments.results import Results
 from unbraid.experiments.stand_in import StandIn
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Results, experiment
+from unbraid.experiments.base import experiment
 from unbraid.experiments.drawing import draw_decoded, format_title, plot_boxes, plot_scatter
 from unbraid.experiments.evidence import combine, compare_extremes, compare_means, exists, pool_runs
+from unbraid.experiments.results import Results
 from unbraid.experiments.statistics import pearson
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG, MODELS, build_facts, build_series, compare_split
 

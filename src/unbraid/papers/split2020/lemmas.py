@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from unbraid.density import batch_aggregate
-from unbraid.experiments.base import Scale, experiment, make_member
+from unbraid.experiments.base import Scale, experiment
 from unbraid.experiments.drawing import plot_sides
 from unbraid.experiments.evidence import find_largest
+from unbraid.experiments.results import make_member
 from unbraid.latents import CorrelatedNormal, Normal, Space
 from unbraid.objectives import divergences, leaf_information
 from unbraid.report.tables import Member
