@@ -14,6 +14,7 @@ import torch
 
 from tests.support.cuda_graphs import replay_with
 from tests.support.messages import naming
+from tests.support.posteriors import drawn
 from unbraid.density import batch_aggregate, estimators, exact_aggregate, weighting
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
@@ -87,17 +88,6 @@ def device_of_each_form(request, monkeypatch):
     if form not in TILES:
         monkeypatch.setattr("unbraid.density.fused_estimator.prefers_shared", lambda: shared == "shared")
     return use(form, monkeypatch)
-
-
-def drawn(lead, count, size, narrow=None, apart=1.0, seed=0):
-    """Parameters and samples of posteriors."""
-    generator = torch.Generator().manual_seed(seed)
-    mean = apart * torch.randn(*lead, count, size, generator=generator)
-    log_variance = torch.randn(mean.shape, generator=generator) - 1
-    if narrow is not None:
-        log_variance = torch.full_like(mean, narrow)
-    z = mean + (log_variance / 2).exp() * torch.randn(mean.shape, generator=generator)
-    return torch.cat([mean, log_variance], dim=-1), z
 
 
 def evaluated(make, parameters, z, weights, device, dtype):
@@ -290,36 +280,6 @@ def test_a_density_of_zero_has_no_gradient(device):
     gradients = torch.autograd.grad(made.joint.sum(), (parameters, z))
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert not gradients[1][3].any()
-
-
-def test_a_cpu_takes_tiles_for_float32_and_enough_pairs():
-    space = Space({"z": Normal(size=10)})
-    takes = {(rows, dtype): estimators.can_fuse(space, [torch.zeros(rows, width, dtype=dtype) for width in (20, 10)])
-             for rows in (64, 512) for dtype in (torch.float32, torch.float64)}  # fmt: skip
-    assert [key for key, taken in takes.items() if taken] == [(512, torch.float32)]
-
-
-@pytest.mark.parametrize("estimator", ["mws", "mss", "stratified"])
-def test_gradients_of_tiles_agree_with_finite_differences(monkeypatch, estimator):
-    from unbraid.density import tiled_estimator as tiled
-
-    monkeypatch.setattr(tiled, "PAIRS_PER_THREAD", 8)
-    parameters, z = (tensor.double().requires_grad_() for tensor in drawn((2,), 4, 3))
-    weights = weighting(estimator, 4, 9)
-    compute = lambda z, parameters: tiled.log_densities(z, parameters, [[0, 1, 2], [0, 2]], weights)  # noqa: E731
-    assert torch.autograd.gradcheck(compute, (z, parameters))
-
-
-@pytest.mark.compiles
-def test_the_operators_of_tiles_are_well_behaved():
-    from unbraid.density import tiled_estimator as tiled
-
-    parameters, z = (tensor.requires_grad_() for tensor in drawn((2,), 4, 2))
-    settings = None, [3], list(weighting("mss", 4, 9))
-    torch.library.opcheck(tiled.tile_densities.call, (z, parameters, *settings))
-    with torch.no_grad():
-        out = tiled.tile_densities(z, parameters, *settings)
-        torch.library.opcheck(tiled.tile_densities_backward.call, (out, out, z, parameters, *settings))
 
 
 @pytest.mark.compiles

@@ -27,6 +27,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from unbraid.density.chunks import sum_over_components
 from unbraid.density.mixed_estimator import is_mixed, join_normals, list_normal_leaves, mixed_densities
@@ -38,7 +40,10 @@ from unbraid.latents.positions import select
 MAX_FUSED_LEAVES = 64
 
 MIN_TILED_PAIRS = 2**19
-"""Parameters times rows from which on tiles pay on a CPU; 128 rows of 10 latents take about as long in both forms."""
+"""Parameters of a member times its rows, or components if these are more, from which on tiles pay on a CPU.
+
+With 128 rows of 10 latents, both forms take about as long. A member of a group and a single run take the same form.
+"""
 
 MIN_TRITON_VERSION = (3, 3)
 """Earlier versions do not compile tuples that are carried through loops."""
@@ -151,14 +156,15 @@ def exact_aggregate(
     tensors = [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]
     each = 0.0 if log_p is not None else -math.log(count)
     weights = Weighting(each, each, each)
-    if can_fuse(space, tensors):
+    learns = log_p is not None and log_p.requires_grad and torch.is_grad_enabled()  # fused forms do not derive by it
+    if not learns and can_fuse(space, tensors):
         return _fused_aggregate(space, posterior, sample, weights, log_p)
     given = tensors[0].new_full((count,), each) if log_p is None else log_p
 
     def log_weights(columns):
         return given[None, columns]
 
-    if can_mix(space, tensors):
+    if not learns and can_mix(space, tensors):
         return _mixed_aggregate(space, posterior, sample, weights, log_weights, log_p)
     return _chunked_aggregate(space, posterior, sample, log_weights)
 
@@ -179,9 +185,18 @@ def _suit_fused(tensors: Iterable[Tensor]) -> bool:
     tensors = list(tensors)
     kinds = {(t.device.type, t.dtype) if t.numel() > 0 else None for t in tensors}
     if kinds == {("cuda", torch.float32)}:
-        return TRITON and allows_kernels()
-    pairs = max(t.numel() for t in tensors) * max(t.shape[-2] for t in tensors if t.ndim > 1)
-    return kinds == {("cpu", torch.float32)} and pairs >= MIN_TILED_PAIRS and not torch.compiler.is_compiling()
+        return TRITON and allows_kernels() and not any(map(_is_transformed, tensors))
+    if kinds != {("cpu", torch.float32)} or torch.compiler.is_compiling() or any(map(_is_transformed, tensors)):
+        return False
+    shapes = [t.shape[-2:] for t in tensors if t.ndim > 1]
+    return max(map(math.prod, shapes)) * max(rows for rows, _ in shapes) >= MIN_TILED_PAIRS
+
+
+def _is_transformed(tensor: Tensor) -> bool:
+    """Return whether torch.func maps or derives by a tensor, or forward mode does, which fused forms do not know."""
+    if torch.compiler.is_compiling():
+        return False
+    return is_functorch_wrapped_tensor(tensor) or unpack_dual(tensor).tangent is not None
 
 
 def find_fused_densities(tensor: Tensor) -> Callable[..., Tensor]:
