@@ -8,15 +8,15 @@ be there already. This is a further look at the claims whose evidence changes, s
 (`unbraid.experiments.judging`); other claims stay as they are. Several folders, such as of series with different seeds,
 are added together, in one look. `benchmarks/run_papers.py` prints this command after it has trained further seeds.
 
-A score by a classifier can be compared only between runs that the same classifier measured. `--without
-frechet/classifier` leaves this score out of the further runs, with those that begin with it, where they had another.
+A score by a classifier can be compared only between runs that the same classifier measured. If that of the further
+runs is another, or may be, `--without frechet/classifier` leaves this score out of them, with those that begin with it.
 """
 
 import argparse
 import csv
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -71,20 +71,19 @@ def join_runs(
     for key in ("experiment", "scale"):
         if records[0][key] != records[1][key]:
             raise SystemExit(f"{added} has the {key} {records[1][key]}, and {stored} {records[0][key]}.")
-    networks = [record.get("networks", {}) for record in records]
-    for score in networks[0].keys() & networks[1].keys():
-        if not is_named(score, without) and networks[0][score] != networks[1][score]:
-            raise SystemExit(f"{score} was measured by another classifier in {added} than in {stored}.")
+    refuse_other_networks(*records, rows, added, without)
     known, new = read_settings(stored), read_settings(added)
     for key, value in new.items():
         here = known.get(key, known.get(key.rpartition(": ")[2]))  # --only gives a shared setting to its series
         if here is not None and not contains_values(here, value):
             raise SystemExit(f"{key} is {value} in {added}, and {here} in {stored}.")
     more_columns, more = read_rows(added)
+    scores = more_columns[more_columns.index("state") + 1 :]
     for score in without:
-        if not any(is_named(column, [score]) for column in more_columns):
+        if not any(is_named(column, [score]) for column in scores):
             raise SystemExit(f"{added} has no score {score} to leave out.")
-    more = [{column: "" if is_named(column, without) else cell for column, cell in row.items()} for row in more]
+    dropped = {column for column in scores if is_named(column, without)}
+    more = [row | dict.fromkeys(dropped, "") for row in more]
     if strange := set(more_columns) - set(columns):
         raise SystemExit(f"{stored} has no {', '.join(sorted(strange))}.")
     settings = columns[: columns.index("state")]
@@ -95,6 +94,20 @@ def join_runs(
     if unknown := {row["series"] for row in more} - order.keys():
         raise SystemExit(f"{stored} has no series {', '.join(sorted(unknown))}.")
     return sorted([*rows, *more], key=lambda row: order[row["series"]])  # stable: seeds stay in their order
+
+
+def refuse_other_networks(
+    stored: Mapping[str, Any], new: Mapping[str, Any], rows: list[Row], added: Path, without: Collection[str]
+) -> None:
+    """Exit if a score of further runs is by another network than that of the stored runs, or if theirs is unknown."""
+    known = stored.get("networks", {})
+    for score, networks in new.get("networks", {}).items():
+        if is_named(score, without) or known.get(score) == networks or not any(row.get(score) for row in rows):
+            continue
+        problem = "another network in" if score in known else "a network that may be another in"
+        raise SystemExit(
+            f"{score} was measured by {problem} {added} than for the stored runs; --without {score} leaves it out."
+        )
 
 
 def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:

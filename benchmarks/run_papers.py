@@ -45,6 +45,7 @@ import sys
 import tarfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -63,6 +64,7 @@ from unbraid.experiments.base import AS_LARGE_AS, REFINES, Experiment
 from unbraid.experiments.combining import (
     Setting,
     count_seeds,
+    drop_unscored,
     find_evidence,
     find_series,
     find_settings,
@@ -71,7 +73,7 @@ from unbraid.experiments.combining import (
 from unbraid.experiments.judging import count_confirming_seeds
 from unbraid.experiments.writing import read_looks
 from unbraid.objectives import objective
-from unbraid.report.tables import format_setting
+from unbraid.report.tables import format_setting, select_finished
 from unbraid.training.interrupt import Interrupted
 
 MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 525_000, "split": 455_000, "wide": 525_000, "conv-chen": 483_000}
@@ -153,13 +155,15 @@ def build_addition(
     if not path.exists():
         return None
     stored, facts = read_results(path, name, scale), experiment[name].facts
-    chosen = [claim for claim in facts.claims if claim.text in claims]
-    read = dict.fromkeys(each for claim in chosen for each in find_settings(claim, stored))
     groups = {identify_setting(group.members[0]): group for group in stored.settings}
+    read: list[Setting] = []
     counts: dict[str, int] = {}
-    for setting in read:
-        series, finished = dict(setting)["recipe"], groups[setting].finished
-        counts[series] = min(finished, counts.get(series, finished))
+    for claim in (each for each in facts.claims if each.text in claims):
+        scored = Counter(identify_setting(m) for m in select_finished(drop_unscored(claim, stored).members))
+        for setting in find_settings(claim, stored):
+            series = dict(setting)["recipe"]
+            read.append(setting)
+            counts[series] = min(scored[setting], counts.get(series, scored[setting]))
     own = tuple(each for each in facts.series if each in counts)  # others are baselines
     lacking = tuple(each for each in own if counts[each] < 0.9 * seeds) or own
     if not own:  # the claim needs the models

@@ -20,7 +20,7 @@ from typing import Any
 
 from unbraid.experiments import StandIn, experiment
 from unbraid.experiments.claims import Evidence
-from unbraid.experiments.combining import MIN_SEEDS, count_seeds, find_settings, identify_setting
+from unbraid.experiments.combining import MIN_SEEDS, count_seeds, drop_unscored, find_settings, identify_setting
 from unbraid.experiments.judging import MAX_SEEDS, count_needed_seeds
 from unbraid.experiments.settling import DISAGREEMENT, IN_WORDS, WITH_TWICE
 from unbraid.experiments.statistics import Chance, Estimate
@@ -202,7 +202,7 @@ def _count_seeds(name: str, verdict: Mapping[str, Any], results: Path) -> tuple[
 
     if (runs := results / name / "runs.csv").exists():
         found = next(each for each in experiment[name].facts.claims if each.text == verdict["claim"])
-        stored = read_results(runs, name, "budget")
+        stored = drop_unscored(found, read_results(runs, name, "budget"))
         read = find_settings(found, stored)
         own = [group.finished for group in stored.settings if not read or identify_setting(group.members[0]) in read]
         return count_seeds(found, stored), _describe_range(own)

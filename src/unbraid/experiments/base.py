@@ -112,7 +112,7 @@ class Experiment(Facts):
                 own[name][key] = [value for value in axis if value in values]
                 if missing := [value for value in values if value not in axis]:
                     raise UsageError(
-                        f"{name} sweeps {key} over {', '.join(map(str, axis))} at scale {scale}, not {missing[0]}."
+                        f"{name} sweeps {key} over {', '.join(map(str, axis))} at scale {scale}, not {missing[0]!r}."
                     )
         of_series = {name: {**at.per_series.get(name, {}), **own[name]} for name in sweeps}
         return replace(self, scales={**self.scales, scale: replace(at, per_series=of_series)})

@@ -1,7 +1,8 @@
 """One verdict from the evidence for a claim, and which runs and how many seeds it rests on."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -9,10 +10,13 @@ from unbraid.experiments.claims import MIN_CHANCE, Claim, Evidence, VerdictWord
 from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.experiments.statistics import widen_for
 from unbraid.printable import format_setting
-from unbraid.report.tables import Member
+from unbraid.report.tables import Member, has_score
 
 Setting = frozenset[tuple[str, str]]
 """Series and settings of a run as they are written in a file, without the seed."""
+
+Place = tuple[Setting, str]
+"""A setting and a score."""
 
 Group = TypeVar("Group", bound=Hashable)
 
@@ -85,11 +89,37 @@ def find_settings(claim: Claim, results: Results) -> list[Setting]:
 
 def count_seeds(claim: Claim, results: Results) -> int:
     """Return the seeds of the setting that has the fewest, among those that a claim reads."""
+    results = drop_unscored(claim, results)
     if len({setting.finished for setting in results.settings}) == 1:
         return results.seeds
     read = set(find_settings(claim, results))
     members = tuple(m for m in results.members if identify_setting(m) in read)
     return replace(results, members=members or results.members).seeds
+
+
+def drop_unscored(claim: Claim, results: Results) -> Results:
+    """Return the results without runs that lack a score which the claim reads and other runs of their setting have.
+
+    A score by another classifier is left out of further runs, and they are no further seeds of it.
+    """
+    scored = Counter((identify_setting(m), score) for m in results.members for score in m.scores if has_score(m, score))
+    runs = Counter(identify_setting(m) for m in results.members if m.state == "finished")
+    partly = {place for place, count in scored.items() if count < runs[place[0]]}
+    read = find_read_scores(claim, results, partly)
+    lacking = lambda m: any(s == identify_setting(m) and not has_score(m, score) for s, score in read)  # noqa: E731
+    return replace(results, members=tuple(m for m in results.members if not lacking(m))) if read else results
+
+
+def find_read_scores(claim: Claim, results: Results, places: Collection[Place]) -> set[Place]:
+    """Return those scores of settings without which the evidence for a claim would be missing or another."""
+
+    def drop(member: Member, place: Place) -> Member:
+        if identify_setting(member) != place[0]:
+            return member
+        return member._replace(scores={name: score for name, score in member.scores.items() if name != place[1]})
+
+    now = _list_values(claim, results) if places else None
+    return {p for p in places if _list_values(claim, _change_members(results, lambda m, p=p: drop(m, p))) != now}
 
 
 def _find_read(claim: Claim, results: Results, name_group: Callable[[Member], Group]) -> list[Group]:
@@ -98,24 +128,34 @@ def _find_read(claim: Claim, results: Results, name_group: Callable[[Member], Gr
     Without one of them, or if all its scores were far higher or lower, its evidence would be missing or another. A
     claim that chooses a setting by its scores reads those that are not chosen, too.
     """
+    names = {id(member): name_group(member) for member in results.members}
+    now = _list_values(claim, results)
 
-    names = [name_group(member) for member in results.members]
+    def is_read(group: Group, by: float | None) -> bool:
+        """Return whether the evidence is another if all scores of a group are higher by a number, or without it."""
+        shifted = _change_members(results, lambda m: _shift_scores(m, by) if names[id(m)] == group else m)
+        return _list_values(claim, shifted) != now
 
-    def find_values(group: Group | None = None, by: float | None = None) -> object:
-        """Return the values of the evidence if all scores of a group were higher by a number, or without it."""
-        pairs = zip(results.members, names, strict=True)
-        changed = (_shift_scores(member, by) if name == group else member for member, name in pairs)
-        try:
-            found = claim.evidence(replace(results, members=tuple(each for each in changed if each is not None)))
-        except MissingResultsError:
-            return None
-        return [(each.what, str(each.estimate.value)) for each in found]  # as text, not-a-number equals itself
+    return [group for group in dict.fromkeys(names.values()) if any(is_read(group, by) for by in (None, FAR, -FAR))]
 
-    now = find_values()
-    return [group for group in dict.fromkeys(names) if any(find_values(group, by) != now for by in (None, FAR, -FAR))]
+
+def _list_values(claim: Claim, results: Results) -> list[tuple[str, str]] | None:
+    """Return what the evidence for a claim estimates, with its values; None if results lack some of it."""
+    try:
+        found = claim.evidence(results)
+    except MissingResultsError:
+        return None
+    return [(each.what, str(each.estimate.value)) for each in found]  # as text, not-a-number equals itself
+
+
+def _change_members(results: Results, change: Callable[[Member], Member | None]) -> Results:
+    """Return the results with members that a function changed, without those for which it returns None."""
+    changed = map(change, results.members)
+    return replace(results, members=tuple(member for member in changed if member is not None))
 
 
 def _shift_scores(member: Member, by: float | None) -> Member | None:
+    """Return a member with higher scores; None by None."""
     if by is None:
         return None
     return member._replace(scores={n: replace(score, value=score.value + by) for n, score in member.scores.items()})

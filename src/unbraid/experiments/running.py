@@ -92,7 +92,7 @@ def reproduce(
     runs: str | Path | None = None,
     seeds: int | range | None = None,
     series: Sequence[str] = (),
-    only: Mapping[str, Sequence[Any]] | None = None,
+    only: Mapping[str, Any] | None = None,
     twice: bool = False,
 ) -> list[Reproduction]:
     """Reproduce the experiments of a paper (`chen2018`) or one of them (`chen2018/fig2`).
@@ -112,7 +112,7 @@ def reproduce(
     if twice and len(names) > 1:
         names = [each for each in names if experiment[each].facts.measure is None]
     # everything that could be refused is refused before anything is trained
-    only = only or {}
+    only = {key: value if isinstance(value, (list, tuple, range)) else [value] for key, value in (only or {}).items()}
     entries = {each: _choose_part(each, scale, seeds, series, only, twice) for each in names}
     longer = {each: read_longer_runs(Path(out) / each, experiment[each].facts, scale) for each in names}
     options = _describe_part(seeds, series, only) + (" --twice" if twice else "")
@@ -143,7 +143,10 @@ def _choose_part(
     """Return an experiment with the seeds, series, values of settings and length that are asked for."""
     entry = experiment[name]
     facts = entry.facts.with_series(series) if series else entry.facts
-    facts = facts.with_values(scale, only)
+    try:
+        facts = facts.with_values(scale, only)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
     if twice and only:
         raise UsageError("Runs of twice the steps have all settings of the whole runs: leave out --only.")
     if twice:
@@ -158,7 +161,8 @@ def _describe_part(seeds: int | range | None, series: Sequence[str], only: Mappi
     chosen = f"{seeds.start}:{seeds.stop}" if isinstance(seeds, range) else seeds
     options = [] if seeds is None else [f"--seeds {chosen}"]
     options += [f"--series {quote(name)}" for name in series]
-    options += [f"--only {key}={','.join(str(format_setting(v)) for v in values)}" for key, values in only.items()]
+    values = {key: ",".join(str(format_setting(value)) for value in values) for key, values in only.items()}
+    options += [f"--only {quote(f'{key}={text}')}" for key, text in values.items()]
     return "".join(f" {option}" for option in options)
 
 

@@ -15,25 +15,23 @@ from unbraid.experiments.base import SNAPSHOT_SHARE
 from unbraid.experiments.claims import Claim, Evidence, VerdictWord
 from unbraid.experiments.combining import (
     MIN_SEEDS,
-    Setting,
+    Place,
     combine_verdicts,
     count_seeds,
     find_evidence,
+    find_read_scores,
     find_refutations,
     find_series,
     identify_setting,
 )
 from unbraid.experiments.results import MissingResultsError, Results
-from unbraid.report.tables import Member, has_score
+from unbraid.report.tables import has_score
 
 STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 """As many steps again as the whole training, in units of those since the snapshot."""
 
 WITH_TWICE = "With twice the steps"
 """Words in the reason of a verdict that runs of twice the steps were asked for."""
-
-Place = tuple[Setting, str]
-"""Settings and a score."""
 
 DISAGREEMENT = "runs of both lengths give opposite verdicts"
 """Words in the reason of a claim that is open because of it."""
@@ -131,30 +129,12 @@ def find_longer_evidence(
 
 def _list_missing(claim: Claim, results: Results, other: Results) -> set[Place]:
     """Return the scores that other results lack at some setting and without which the evidence for a claim changes."""
-
-    def find_evidence(without: Place | None = None) -> object:
-        members = (
-            m if without is None or identify_setting(m) != without[0] else _drop(m, without[1]) for m in results.members
-        )
-        try:
-            return [
-                (each.what, each.estimate.value) for each in claim.evidence(replace(results, members=tuple(members)))
-            ]
-        except MissingResultsError:
-            return None
-
-    missing = _list_scores(results) - _list_scores(other)
-    evidence = find_evidence() if missing else None
-    return {each for each in missing if find_evidence(each) != evidence}
+    return find_read_scores(claim, results, _list_scores(results) - _list_scores(other))
 
 
 def _list_scores(results: Results) -> set[Place]:
     """Return the scores that some run has, at each setting."""
     return {(identify_setting(m), score) for m in results.members for score in m.scores if has_score(m, score)}
-
-
-def _drop(member: Member, score: str) -> Member:
-    return member._replace(scores={name: each for name, each in member.scores.items() if name != score})
 
 
 def _describe_missing(missing: set[Place]) -> str:

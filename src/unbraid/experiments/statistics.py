@@ -229,7 +229,10 @@ def choose_held_out(scores: np.ndarray) -> np.ndarray:
 
 
 def align_seeds(cells: Cells, score: int = 0) -> np.ndarray:
-    """Return one score [..., cell, seed] of the seeds that all cells have."""
+    """Return one score [..., cell, seed], with as many seeds as the cell that has the fewest.
+
+    Runs of several cells are put side by side in order; those with one seed share only their first weights.
+    """
     seeds = min(rows.shape[-2] for rows in cells.values())
     return np.stack([rows[..., :seeds, score] for rows in cells.values()], -2)
 

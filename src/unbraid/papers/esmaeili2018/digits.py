@@ -60,7 +60,7 @@ DEFAULT = {"beta": 4.0, "gamma": 3.0}
 
 
 def read_settings(results: Results, series: str, score: str) -> Cells:
-    """Return cells [seed, (accuracy, score)] by beta and gamma, of the seeds that all settings have."""
+    """Return cells [seed, (accuracy, score)] by beta and gamma, with as many seeds as the setting with the fewest."""
     cells: dict[Any, list[list[float]]] = {}
     for member in sorted(results.select_members(series, ACCURACY, score), key=lambda m: m.settings["seed"]):
         at = tuple(member.settings.get(key) for key in WEIGHTS)
