@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from tests.support.results import member
-from unbraid.experiments import Claim, Results, base, experiment, judge, statistics
+from unbraid.experiments import Claim, Results, claims, experiment, judge, statistics
 from unbraid.experiments.evidence import (
     bound_difference,
     combine,
@@ -267,7 +267,7 @@ def _curves(rng):
 
 
 def check(name, count, slack, monkeypatch):
-    monkeypatch.setattr(base, "MIN_CHANCE", 0.0)  # intervals alone; the smallest difference has tests of its own
+    monkeypatch.setattr(claims, "MIN_CHANCE", 0.0)  # intervals alone; the smallest difference has tests of its own
     claim, make = RULES[name]
     if name in NEVER_HOLDS:
         rng = np.random.default_rng(0)
@@ -302,7 +302,7 @@ def shifted(names, settings=({},), above=(), seeds=10, skewed=False):
     settings, with one seed each, sqrt(2 / k). Of two exponential numbers of scale 1, one that is higher by ln 1.5 is
     larger in 1 - exp(-ln 1.5) / 2, two of three cases.
     """
-    by = math.log(1.5) if skewed else float(norm.ppf(base.MIN_CHANCE)) * math.sqrt(2 / len(settings))
+    by = math.log(1.5) if skewed else float(norm.ppf(claims.MIN_CHANCE)) * math.sqrt(2 / len(settings))
 
     def make(rng):
         counts = dict(zip(names, seeds if isinstance(seeds, tuple) else (seeds,) * len(names), strict=True))

@@ -12,7 +12,7 @@ every intermediate tensor to memory, and takes three to four times as long from 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -203,19 +203,19 @@ def _save_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Return gradients of the samples and the posteriors; log_p needs none."""
-    differentiate = _differentiate_again if torch.is_grad_enabled() else tile_densities_backward
+    differentiate: Callable[..., Any] = _differentiate_again if torch.is_grad_enabled() else tile_densities_backward
     return *differentiate(gradient, *ctx.saved_tensors, ctx.masks, ctx.weights), None, None, None
 
 
 def _differentiate_again(
-    gradient: Tensor, _: Tensor, sample: Tensor, parameters: Tensor, log_p: Tensor | None, *settings: Any
-) -> list[Tensor | None]:
+    gradient: Tensor, _: Tensor, sample: Tensor, parameters: Tensor, log_p: Tensor | None,
+    masks: Sequence[int], weights: Sequence[float],
+) -> list[Tensor | None]:  # fmt: skip
     """Return gradients that have gradients themselves, from the tensor of all pairs."""
-    inputs = [sample.view_as(sample), parameters.view_as(parameters)]  # so that neither is reached through the other
-    densities = _sum_all_pairs(_arrange(*inputs, log_p, *settings))
-    gradients = iter(
-        torch.autograd.grad(densities, [i for i in inputs if i.requires_grad], gradient, create_graph=True)
-    )
+    inputs = sample.view_as(sample), parameters.view_as(parameters)  # so that neither is reached through the other
+    densities = _sum_all_pairs(_arrange(*inputs, log_p, masks, weights))
+    wanted = [each for each in inputs if each.requires_grad]
+    gradients = iter(torch.autograd.grad(densities, wanted, gradient, create_graph=True))
     return [next(gradients) if each.requires_grad else None for each in inputs]
 
 
