@@ -8,7 +8,7 @@ every group that holds the leaf. Then the gradients are
     -sum_j r_ij t / s_j  of z_i,    sum_i r_ij t / s_j  of m_j,    1/2 sum_i r_ij (t^2 - 1)  of log s_j^2.
 
 No square is expanded, so narrow posteriors lose no digits. The chunked form, which autograd differentiates, writes
-every intermediate tensor to memory, and takes three to four times as long from 512 rows on.
+every intermediate tensor to memory, and takes three to seven times as long from 512 rows on.
 """
 
 import math
