@@ -31,6 +31,9 @@ from unbraid.experiments.writing import AT_SNAPSHOT, read_looks
 from unbraid.report.tables import write_csv
 
 Row = dict[str, str]
+Networks = Mapping[str, Sequence[str]]
+"""Digests of the networks that measured scores, by score."""
+
 SEED_ROW = "seed"
 TAKEN_FROM = "taken from"
 """Key of a record that names the experiment whose stored runs are added (`benchmarks/share_runs.py`)."""
@@ -71,7 +74,6 @@ def join_runs(
     for key in ("experiment", "scale"):
         if records[0][key] != records[1][key]:
             raise SystemExit(f"{added} has the {key} {records[1][key]}, and {stored} {records[0][key]}.")
-    refuse_other_networks(*records, rows, added, without)
     known, new = read_settings(stored), read_settings(added)
     for key, value in new.items():
         here = known.get(key, known.get(key.rpartition(": ")[2]))  # --only gives a shared setting to its series
@@ -84,6 +86,7 @@ def join_runs(
             raise SystemExit(f"{added} has no score {score} to leave out.")
     dropped = {column for column in scores if is_named(column, without)}
     more = [row | dict.fromkeys(dropped, "") for row in more]
+    refuse_other_networks(*(record.get("networks", {}) for record in records), rows, more, added)
     if strange := set(more_columns) - set(columns):
         raise SystemExit(f"{stored} has no {', '.join(sorted(strange))}.")
     settings = columns[: columns.index("state")]
@@ -96,18 +99,17 @@ def join_runs(
     return sorted([*rows, *more], key=lambda row: order[row["series"]])  # stable: seeds stay in their order
 
 
-def refuse_other_networks(
-    stored: Mapping[str, Any], new: Mapping[str, Any], rows: list[Row], added: Path, without: Collection[str]
-) -> None:
-    """Exit if a score of further runs is by another network than that of the stored runs, or if theirs is unknown."""
-    known = stored.get("networks", {})
-    for score, networks in new.get("networks", {}).items():
-        if is_named(score, without) or known.get(score) == networks or not any(row.get(score) for row in rows):
+def refuse_other_networks(known: Networks, new: Networks, rows: list[Row], more: list[Row], added: Path) -> None:
+    """Exit if further runs have a score by another network than the stored runs have, or if one of them is unknown."""
+    for score in known.keys() | new.keys():
+        if not all(any(row.get(score) for row in each) for each in (rows, more)):
             continue
-        problem = "another network in" if score in known else "a network that may be another in"
-        raise SystemExit(
-            f"{score} was measured by {problem} {added} than for the stored runs; --without {score} leaves it out."
-        )
+        if score not in known or score not in new or not set(new[score]) <= set(known[score]):
+            problem = "another network" if score in known and score in new else "what may be another network"
+            raise SystemExit(
+                f"{score} was measured by {problem} in {added} than for the stored runs; --without {score} leaves it "
+                "out."
+            )
 
 
 def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
@@ -150,10 +152,11 @@ def add_seeds(
     before, *more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, *added))
     new, stored = [read_rows(each)[1] for each in added], read_results(folder / "runs.csv", name, before["scale"])
     facts = {key: sum(record[key] for record in (before, *more)) for key in ("minutes", "runs")}
-    left_out = (
-        [f"These runs have no {' and no '.join(without)}: theirs came from another classifier."] if without else []
-    )
+    left_out = [f"These runs have no {' and no '.join(without)}: theirs may be by another network."] if without else []
     facts |= {"notes": [*map(describe_addition, new, more), *left_out, *notes]}
+    networks = {score: of for record in (*more, before) for score, of in record.get("networks", {}).items()}
+    known = {s: of for s, of in networks.items() if s in before.get("networks", {}) or not is_named(s, without)}
+    facts |= {"networks": known} if known else {}
     earlier = (folder / "runs.csv").read_text("utf-8")
     write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])
     try:

@@ -117,17 +117,31 @@ def name_networks(folder, networks):
     (folder / "verdicts.json").write_text(json.dumps({**record, "networks": networks}))
 
 
-@pytest.mark.parametrize("known", [{"mig/exact": ["a"]}, {}])
-def test_scores_by_another_classifier_or_an_unknown_one_are_not_added(stored, known):
+@pytest.mark.parametrize(
+    ("known", "new", "said"),
+    [
+        (["a"], ["b"], "another network"),
+        (["a", "b"], ["c"], "another network"),
+        (None, ["b"], "what may be another network"),
+        (["a"], None, "what may be another network"),
+    ],
+)
+def test_scores_by_another_network_or_an_unknown_one_are_not_added(stored, known, new, said):
     results, more = stored
-    name_networks(results / ADDED_TO, known)
-    name_networks(more, {"mig/exact": ["b"]})
-    said = "by another network in" if known else "by a network that may be another"
-    with pytest.raises(SystemExit, match=f"mig/exact was measured {said}.*--without mig/exact"):
+    for folder, networks in ((results / ADDED_TO, known), (more, new)):
+        name_networks(folder, {"mig/exact": networks} if networks else {})
+    with pytest.raises(SystemExit, match=f"mig/exact was measured by {said} in .*--without mig/exact"):
         add_seeds.add_seeds(ADDED_TO, [more], results)
     assert (results / ADDED_TO / "runs.csv").read_bytes() == (RESULTS / ADDED_TO / "runs.csv").read_bytes()
-    name_networks(results / ADDED_TO, {"mig/exact": ["b"]})
+
+
+def test_scores_by_a_network_of_the_stored_runs_are_added(stored):
+    results, more = stored
+    name_networks(results / ADDED_TO, {"mig/exact": ["a", "b"]})
+    name_networks(more, {"mig/exact": ["b"], "recall/classifier": ["c"]})
     add_seeds.add_seeds(ADDED_TO, [more], results)
+    record = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    assert record["networks"] == {"mig/exact": ["a", "b"], "recall/classifier": ["c"]}
 
 
 def test_runs_are_added_without_a_score(stored):
@@ -144,7 +158,7 @@ def test_runs_are_added_without_a_score(stored):
     of_added = [row for row in rows if row["series"] == WIDE and int(row["seed"]) >= 10]
     assert of_added and all(row["kl/closed-form"] and row["kl/closed-form at 4/5"] for row in of_added)
     assert not any(row["mig/exact"] or row["mig/exact at 4/5"] for row in of_added)
-    assert "These runs have no mig/exact: theirs came from" in (results / ADDED_TO / "README.md").read_text()
+    assert "These runs have no mig/exact: theirs may be" in (results / ADDED_TO / "README.md").read_text()
     (of_wide,) = [each for each in before["verdicts"] if "wide" in str(each["evidence"])]
     assert [verdicts._count_seeds(ADDED_TO, of_wide, place)[0] for place in (RESULTS, results)] == [10, 10]
     plans = [

@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.support.messages import naming
@@ -65,10 +66,8 @@ def test_some_values_of_a_setting_are_trained_with_further_seeds(tmp_path):
         smoke("chen2018/fig2", tmp_path, only={"beta": [4]}, twice=True)
     with pytest.raises(UsageError, match=naming("sweeps beta over 1, 4", "not '4'")):
         smoke("chen2018/fig2", tmp_path / "other", only={"beta": "4"})
-    with pytest.raises(
-        UsageError, match=naming("esmaeili2018/decomposition: No series sweeps")
-    ):  # of a whole paper, which one
-        smoke("esmaeili2018", tmp_path / "other", only={"beta": [4]})
+    with pytest.raises(UsageError, match=naming("esmaeili2018/decomposition: No series sweeps")):
+        smoke("esmaeili2018", tmp_path / "other", only={"beta": np.array([4])})
 
 
 def test_values_that_no_series_sweeps_are_refused():

@@ -283,3 +283,21 @@ def test_no_seeds_are_foreseen_for_maxima_and_for_shares_of_0():
         assert found.narrows == foreseen
     verdict = judge(Claim("", highest), Results(tuple(runs), "small"))
     assert names(verdict.why, "no number of them is foreseen")
+
+
+def test_runs_without_a_score_that_a_claim_reads_are_no_seeds_of_it():
+    """A score of a setting that is not chosen is read, too."""
+    runs = [member("a", seed, {SCORE: at + seed / 100, MIG: 0.5}, beta=at) for at in (1, 2) for seed in range(5)]
+    best = Claim("", find_one("best", lambda r: r.group_scores("a", "beta", SCORE), find_highest_mean, low=0.0))
+    assert judge(best, Results(tuple(runs))).verdict == "holds"
+    lacking = [
+        m._replace(scores={MIG: m.scores[MIG]}) if (m.settings["beta"], m.settings["seed"]) >= (1, 2) else m
+        for m in runs[:5]
+    ]
+    results = Results((*lacking, *runs[5:]))
+    assert results.seeds == 5
+    assert count_seeds(best, results) == 2
+    verdict = judge(best, results)
+    assert (verdict.verdict, names(verdict.why, "one has 2")) == ("inconclusive", True)
+    of_mig = Claim("", find_one("MIG", lambda r: r.group_scores("a", "beta", MIG), find_highest_mean, low=0.0))
+    assert count_seeds(of_mig, results) == 5

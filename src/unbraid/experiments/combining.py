@@ -111,15 +111,20 @@ def drop_unscored(claim: Claim, results: Results) -> Results:
 
 
 def find_read_scores(claim: Claim, results: Results, places: Collection[Place]) -> set[Place]:
-    """Return those scores of settings without which the evidence for a claim would be missing or another."""
+    """Return those scores of settings that a claim reads: without one of them its evidence would be missing or another.
 
-    def drop(member: Member, place: Place) -> Member:
-        if identify_setting(member) != place[0]:
-            return member
-        return member._replace(scores={name: score for name, score in member.scores.items() if name != place[1]})
-
+    So it would be if the score were far higher or lower, for a claim that chooses a setting by its scores.
+    """
     now = _list_values(claim, results) if places else None
-    return {p for p in places if _list_values(claim, _change_members(results, lambda m, p=p: drop(m, p))) != now}
+
+    def is_read(place: Place, by: float | None) -> bool:
+        setting, score = place
+        changed = _change_members(
+            results, lambda m: _shift_scores(m, by, {score}) if identify_setting(m) == setting else m
+        )
+        return _list_values(claim, changed) != now
+
+    return {place for place in places if any(is_read(place, by) for by in (None, FAR, -FAR))}
 
 
 def _find_read(claim: Claim, results: Results, name_group: Callable[[Member], Group]) -> list[Group]:
@@ -133,8 +138,9 @@ def _find_read(claim: Claim, results: Results, name_group: Callable[[Member], Gr
 
     def is_read(group: Group, by: float | None) -> bool:
         """Return whether the evidence is another if all scores of a group are higher by a number, or without it."""
-        shifted = _change_members(results, lambda m: _shift_scores(m, by) if names[id(m)] == group else m)
-        return _list_values(claim, shifted) != now
+        shift = lambda m: None if by is None else _shift_scores(m, by, set(m.scores))  # noqa: E731
+        changed = _change_members(results, lambda m: shift(m) if names[id(m)] == group else m)
+        return _list_values(claim, changed) != now
 
     return [group for group in dict.fromkeys(names.values()) if any(is_read(group, by) for by in (None, FAR, -FAR))]
 
@@ -154,8 +160,8 @@ def _change_members(results: Results, change: Callable[[Member], Member | None])
     return replace(results, members=tuple(member for member in changed if member is not None))
 
 
-def _shift_scores(member: Member, by: float | None) -> Member | None:
-    """Return a member with higher scores; None by None."""
-    if by is None:
-        return None
-    return member._replace(scores={n: replace(score, value=score.value + by) for n, score in member.scores.items()})
+def _shift_scores(member: Member, by: float | None, names: Collection[str]) -> Member:
+    """Return a member with some of its scores higher by a number, or without them if that is None."""
+    scores = {name: score for name, score in member.scores.items() if by is not None or name not in names}
+    scores |= {n: replace(s, value=s.value + (by or 0.0)) for n, s in scores.items() if n in names}
+    return member._replace(scores=scores)

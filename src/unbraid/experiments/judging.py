@@ -18,7 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from unbraid.experiments.claims import Claim, Evidence, Verdict
-from unbraid.experiments.combining import MIN_SEEDS, combine_verdicts, count_seeds, explain_smallness, find_evidence
+from unbraid.experiments.combining import (
+    MIN_SEEDS,
+    combine_verdicts,
+    count_seeds,
+    drop_unscored,
+    explain_smallness,
+    find_evidence,
+)
 from unbraid.experiments.results import MissingResultsError, Results
 from unbraid.experiments.settling import judge_settling
 from unbraid.experiments.statistics import foresee
@@ -42,7 +49,7 @@ def judge(claim: Claim, results: Results) -> Verdict:
     except MissingResultsError as error:
         return Verdict(claim.text, "inconclusive", f"{error}.", looks=looks)
     found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
-    weak = _explain_weakness(results, claim.trained)
+    weak = _explain_weakness(results, drop_unscored(claim, results).seeds, claim.trained)
     if weak:
         return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence, looks)
     verdict = combine_verdicts(evidence)
@@ -56,12 +63,12 @@ def judge(claim: Claim, results: Results) -> Verdict:
     return Verdict(claim.text, verdict, f"{found}.", evidence, looks)
 
 
-def _explain_weakness(results: Results, trained: bool) -> str:
+def _explain_weakness(results: Results, seeds: int, trained: bool) -> str:
     """Return the reason why these results allow no verdict, or an empty text."""
     if results.scale == "smoke":
         return " A smoke run only shows that the program works."
-    if results.seeds < MIN_SEEDS:
-        return f" A verdict needs {MIN_SEEDS} seeds of each setting, and one has {results.seeds}."
+    if seeds < MIN_SEEDS:
+        return f" A verdict needs {MIN_SEEDS} seeds of each setting, and one has {seeds}."
     runs = len(select_finished(results.members))
     if trained and len(results.unchecked) > MAX_UNCHECKED_SHARE * runs:
         return f" {len(results.unchecked)} of {runs} runs were shorter than the paper's and have no snapshot of 4/5."

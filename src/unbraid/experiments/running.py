@@ -6,7 +6,7 @@ share them, and a finished run is never trained again.
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,9 +102,9 @@ def reproduce(
     verdicts go to OUT/PAPER/ID. `runs` names an existing sweep or a folder of sweeps. A series that has runs in one of
     them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights, unless
     a second stage on them is missing. `seeds` replaces the scale's seeds: more of them settle claims that the scale
-    leaves open. `series` names the only ones to train, and `only` the values of settings that they sweep; claims about
-    others then have no verdict. `twice` trains for twice the steps and judges nothing. Where its scores exist, claims
-    whose estimates still move are judged by them.
+    leaves open. `series` names the only ones to train, and `only` one or several values of settings that they sweep;
+    claims about others then have no verdict. `twice` trains for twice the steps and judges nothing. Where its scores
+    exist, claims whose estimates still move are judged by them.
     """
     names = find_experiments(name)
     if scale not in SCALES:
@@ -112,7 +112,7 @@ def reproduce(
     if twice and len(names) > 1:
         names = [each for each in names if experiment[each].facts.measure is None]
     # everything that could be refused is refused before anything is trained
-    only = {key: value if isinstance(value, (list, tuple, range)) else [value] for key, value in (only or {}).items()}
+    only = {key: _list_values(given) for key, given in (only or {}).items()}
     entries = {each: _choose_part(each, scale, seeds, series, only, twice) for each in names}
     longer = {each: read_longer_runs(Path(out) / each, experiment[each].facts, scale) for each in names}
     options = _describe_part(seeds, series, only) + (" --twice" if twice else "")
@@ -130,6 +130,11 @@ def reproduce(
     with explain_how_to_continue(Path(root)), keep_loaded():
         places = (Path(root), Path(out), device, source, twice)
         return [_reproduce_one(entries[each], scale, options, longer[each], *places) for each in names]
+
+
+def _list_values(given: Any) -> list[Any]:
+    """Return one or several values as a list."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
 def _choose_part(
