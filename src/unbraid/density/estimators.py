@@ -39,10 +39,10 @@ from unbraid.latents.positions import select
 
 MAX_FUSED_LEAVES = 64
 
-MIN_TILED_PAIRS = 2**19
+MIN_TILED_PAIRS = 2**18
 """Parameters of a member times its rows, or components if these are more, from which on tiles pay on a CPU.
 
-With 128 rows of 10 latents, both forms take about as long. A member of a group and a single run take the same form.
+With 64 rows of 10 latents, chunks take less time. A member of a group and a single run take the same form.
 """
 
 MIN_TRITON_VERSION = (3, 3)

@@ -56,6 +56,14 @@ class _Mixture(NamedTuple):
         """Return the log density of each pair of a tile."""
         return torch.addcmul(self.constant[members, leaves, None], t, t, value=-0.5, out=out)
 
+    def measure_for_groups(self, members: slice, leaves: slice, rows: slice, totals: Tensor) -> Tensor:
+        """Return the log density of each pair of a tile, and add it to the totals of the groups that hold its leaf."""
+        t = self.standardise(members, leaves, rows)
+        pairs = self.measure(members, leaves, t, out=t)
+        for group, leaf in self.list_held(leaves):
+            totals[group].add_(pairs[:, leaf])
+        return pairs
+
     def list_held(self, leaves: slice) -> list[tuple[int, int]]:
         """Return each group with the position of each of its leaves in a tile."""
         inside = range(leaves.start, leaves.stop)
@@ -137,10 +145,7 @@ def tile_densities(
     for members, rows, tiles in _plan_tiles(mixture):
         totals = mixture.allocate_totals(members, rows)
         for leaves in tiles:
-            t = mixture.standardise(members, leaves, rows)
-            pairs = mixture.measure(members, leaves, t, out=t)
-            for group, leaf in mixture.list_held(leaves):
-                totals[group].add_(pairs[:, leaf])
+            pairs = mixture.measure_for_groups(members, leaves, rows, totals)
             of_leaves = slice(count + leaves.start, count + leaves.stop)
             densities[members, of_leaves, rows] = _sum_pairs(mixture.weigh(pairs, rows))
         densities[members, :count, rows] = _sum_pairs(mixture.weigh(totals, rows)).transpose(0, 1)
@@ -169,10 +174,7 @@ def _compute_gradients(gradient: Tensor, densities: Tensor, mixture: _Mixture) -
     for members, rows, tiles in _plan_tiles(mixture):
         totals = mixture.allocate_totals(members, rows)
         for leaves in tiles:
-            t = mixture.standardise(members, leaves, rows)
-            pairs = mixture.measure(members, leaves, t, out=t)
-            for group, leaf in mixture.list_held(leaves):
-                totals[group].add_(pairs[:, leaf])
+            mixture.measure_for_groups(members, leaves, rows, totals)
         of_groups = (tensor[members, :count, rows].transpose(0, 1) for tensor in (densities, gradient))
         _share(mixture.weigh(totals, rows), *of_groups)
         for leaves in tiles:
