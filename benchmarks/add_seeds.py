@@ -105,11 +105,9 @@ def refuse_other_networks(known: Networks, new: Networks, rows: list[Row], more:
         if not all(any(row.get(score) for row in each) for each in (rows, more)):
             continue
         if score not in known or score not in new or not set(new[score]) <= set(known[score]):
-            problem = "another network" if score in known and score in new else "what may be another network"
-            raise SystemExit(
-                f"{score} was measured by {problem} in {added} than for the stored runs; --without {score} leaves it "
-                "out."
-            )
+            measured = "measured" if score in known and score in new else "may have measured"
+            problem = f"Another network {measured} {score} in {added} than in the stored runs"
+            raise SystemExit(f"{problem}; --without {score} leaves it out.")
 
 
 def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:

@@ -120,17 +120,17 @@ def name_networks(folder, networks):
 @pytest.mark.parametrize(
     ("known", "new", "said"),
     [
-        (["a"], ["b"], "another network"),
-        (["a", "b"], ["c"], "another network"),
-        (None, ["b"], "what may be another network"),
-        (["a"], None, "what may be another network"),
+        (["a"], ["b"], "measured"),
+        (["a", "b"], ["c"], "measured"),
+        (None, ["b"], "may have measured"),
+        (["a"], None, "may have measured"),
     ],
 )
 def test_scores_by_another_network_or_an_unknown_one_are_not_added(stored, known, new, said):
     results, more = stored
     for folder, networks in ((results / ADDED_TO, known), (more, new)):
         name_networks(folder, {"mig/exact": networks} if networks else {})
-    with pytest.raises(SystemExit, match=f"mig/exact was measured by {said} in .*--without mig/exact"):
+    with pytest.raises(SystemExit, match=f"Another network {said} mig/exact in .*--without mig/exact"):
         add_seeds.add_seeds(ADDED_TO, [more], results)
     assert (results / ADDED_TO / "runs.csv").read_bytes() == (RESULTS / ADDED_TO / "runs.csv").read_bytes()
 

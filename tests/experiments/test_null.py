@@ -32,8 +32,6 @@ from unbraid.report.tables import Member
 
 A, B = "a/b", "c/d"
 MAX_DEFINITE = 0.1
-MORE_OFTEN = {"split2020/fig9, correlation at its bound": 0.12, "chen2018/figS5, equal spreads": 0.11}
-"""Rules of a correlation and of standard deviations, whose intervals are a little too narrow: shares of 8,000 draws."""
 
 
 def draw(rng, series, scores, settings=({},), seeds=10, centre=0.0):
@@ -275,7 +273,7 @@ def check(name, count, slack, monkeypatch):
         rng = np.random.default_rng(0)
         assert all(judge(claim, Results(tuple(make(rng)))).verdict != "holds" for _ in range(count))
     else:
-        assert share_definite(claim, make, count) <= MORE_OFTEN.get(name, MAX_DEFINITE) + slack
+        assert share_definite(claim, make, count) <= MAX_DEFINITE + slack
 
 
 @pytest.fixture

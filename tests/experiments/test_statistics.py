@@ -15,6 +15,8 @@ from unbraid.experiments.statistics import (
     choose_held_out,
     estimate,
     estimate_share,
+    find_fisher_interval,
+    find_jackknife_interval,
     gap_at_equal_x,
     mean_difference,
     pearson,
@@ -217,3 +219,27 @@ def test_the_width_is_welchs_and_does_not_depend_on_the_order_of_runs():
 def test_resamples_contain_each_seed_equally_often():
     drawn = _resample(np.arange(5)[:, None], 40, np.random.default_rng(0))
     assert (np.bincount(drawn.ravel()) == 40).all()
+
+
+@pytest.mark.parametrize("count", [4, 5, 40])
+def test_fishers_interval_of_a_correlation_is_that_of_scipy(count):
+    x, y = np.random.default_rng(count).normal(size=(2, count))
+    found = stats.pearsonr(x, y + x)
+    expected = found.confidence_interval(0.9)
+    assert find_fisher_interval(found.statistic, count) == pytest.approx(expected)
+
+
+def test_fishers_interval_is_a_point_where_it_is_unknown():
+    assert find_fisher_interval(0.4, 3) == (0.4, 0.4)
+    assert find_fisher_interval(1.0, 40) == (1.0, 1.0)
+
+
+def test_jackknifed_interval_of_a_mean_is_students():
+    rows = np.random.default_rng(0).normal(size=(7, 1))
+    expected = stats.t.interval(0.9, 6, rows.mean(), stats.sem(rows[:, 0]))
+    assert find_jackknife_interval(rows, lambda s: s[..., 0].mean(-1)) == pytest.approx(expected)
+    assert find_jackknife_interval(rows[:2], lambda s: s[..., 0].std(-1)) == (rows[:2].std(), rows[:2].std())
+
+
+def test_an_interval_covers_another():
+    assert Estimate(0.5, 0.2, 0.6).cover(0.3, 0.9)[:3] == (0.5, 0.2, 0.9)

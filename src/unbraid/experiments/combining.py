@@ -106,23 +106,23 @@ def drop_unscored(claim: Claim, results: Results) -> Results:
     runs = Counter(identify_setting(m) for m in results.members if m.state == "finished")
     partly = {place for place, count in scored.items() if count < runs[place[0]]}
     read = find_read_scores(claim, results, partly)
-    lacking = lambda m: any(s == identify_setting(m) and not has_score(m, score) for s, score in read)  # noqa: E731
-    return replace(results, members=tuple(m for m in results.members if not lacking(m))) if read else results
+
+    def lacks(member: Member) -> bool:
+        setting = identify_setting(member)
+        return any(setting == of and not has_score(member, score) for of, score in read)
+
+    return _change_members(results, lambda m: None if lacks(m) else m) if read else results
 
 
 def find_read_scores(claim: Claim, results: Results, places: Collection[Place]) -> set[Place]:
-    """Return those scores of settings that a claim reads: without one of them its evidence would be missing or another.
-
-    So it would be if the score were far higher or lower, for a claim that chooses a setting by its scores.
-    """
+    """Return those scores of settings that a claim reads, in the sense of `find_settings`."""
     now = _list_values(claim, results) if places else None
 
     def is_read(place: Place, by: float | None) -> bool:
-        setting, score = place
-        changed = _change_members(
-            results, lambda m: _shift_scores(m, by, {score}) if identify_setting(m) == setting else m
-        )
-        return _list_values(claim, changed) != now
+        def change(member: Member) -> Member:
+            return _shift_scores(member, by, {place[1]}) if identify_setting(member) == place[0] else member
+
+        return _list_values(claim, _change_members(results, change)) != now
 
     return {place for place in places if any(is_read(place, by) for by in (None, FAR, -FAR))}
 
@@ -138,9 +138,13 @@ def _find_read(claim: Claim, results: Results, name_group: Callable[[Member], Gr
 
     def is_read(group: Group, by: float | None) -> bool:
         """Return whether the evidence is another if all scores of a group are higher by a number, or without it."""
-        shift = lambda m: None if by is None else _shift_scores(m, by, set(m.scores))  # noqa: E731
-        changed = _change_members(results, lambda m: shift(m) if names[id(m)] == group else m)
-        return _list_values(claim, changed) != now
+
+        def change(member: Member) -> Member | None:
+            if names[id(member)] != group:
+                return member
+            return None if by is None else _shift_scores(member, by, set(member.scores))
+
+        return _list_values(claim, _change_members(results, change)) != now
 
     return [group for group in dict.fromkeys(names.values()) if any(is_read(group, by) for by in (None, FAR, -FAR))]
 

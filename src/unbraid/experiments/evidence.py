@@ -20,6 +20,7 @@ from unbraid.experiments.statistics import (
     estimate,
     estimate_by_exchange,
     estimate_share,
+    find_fisher_interval,
     gap_at_equal_x,
     mean_difference,
     pearson,
@@ -183,6 +184,23 @@ def pool_runs(
     """Find a statistic of the scores [..., run, score] of all runs of several series."""
     cells = pool_series(*series, scores=scores)
     return find_one(what, cells, lambda c: statistic(np.concatenate(list(c.values()), -2)), **bounds)
+
+
+def correlate_runs(series: Sequence[str], first: str, second: str, what: str, **bounds: float) -> Finding:
+    """Find the correlation of two scores over all runs of several series.
+
+    A bootstrap over few runs is a little too sure of it, so the interval contains Fisher's.
+    """
+    found = pool_runs(series, [first, second], lambda s: pearson(s[..., 0], s[..., 1]), what, **bounds)
+
+    def evidence(results: Results) -> list[Evidence]:
+        count = sum(len(results.select_members(name, first, second)) for name in series)
+        return [
+            replace(each, estimate=each.estimate.cover(*find_fisher_interval(each.estimate.value, count)))
+            for each in found(results)
+        ]
+
+    return evidence
 
 
 def find_mean(series: str, score: str, what: str = "", **bounds: float) -> Finding:

@@ -88,6 +88,10 @@ class Estimate(NamedTuple):
         low, high = (self.value + factor * (end - self.value) for end in (self.low, self.high))
         return self._replace(low=low, high=high, chance=self.chance and self.chance.stretch(factor))
 
+    def cover(self, low: float, high: float) -> "Estimate":
+        """Return the estimate with an interval that contains another one, too."""
+        return self._replace(low=min(self.low, low), high=max(self.high, high))
+
     def within(self, low: float, high: float) -> "Estimate":
         """Return the estimate with the ends of its interval inside the range of the quantity.
 
@@ -169,6 +173,28 @@ def _estimate_share_above(cells: Cells, chosen: Mapping[Any, np.ndarray], above:
     centre = float(ndtri(share))
     half = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance.sum()) / float(norm.pdf(centre))
     return Chance(share, float(ndtr(centre - half)), float(ndtr(centre + half)))
+
+
+def find_fisher_interval(correlation: float, count: int) -> tuple[float, float]:
+    """Return the 90% interval of a correlation over `count` pairs, as for Normal numbers (fisher1921)."""
+    if count < 4 or abs(correlation) >= 1:
+        return correlation, correlation
+    centre, half = math.atanh(correlation), float(ndtri((1 + LEVEL) / 2)) / math.sqrt(count - 3)
+    return math.tanh(centre - half), math.tanh(centre + half)
+
+
+def find_jackknife_interval(rows: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+    """Return Student's 90% interval of a statistic of rows [..., seed, score] with the jackknife's standard error.
+
+    That error is too large in the mean (efron1981), where the bootstrap's is too small, as for standard deviations.
+    """
+    seeds, value = len(rows), float(statistic(rows[None])[0])
+    if seeds < 3:
+        return value, value
+    left = statistic(np.stack([np.delete(rows, seed, 0) for seed in range(seeds)]))
+    error = math.sqrt((seeds - 1) * np.var(left))
+    half = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * error
+    return value - half, value + half
 
 
 def estimate_by_exchange(

@@ -4,9 +4,8 @@ from typing import Any
 
 from unbraid.experiments.base import experiment
 from unbraid.experiments.drawing import draw_decoded, format_title, plot_boxes, plot_scatter
-from unbraid.experiments.evidence import combine, compare_extremes, compare_means, exists, pool_runs
+from unbraid.experiments.evidence import combine, compare_extremes, compare_means, correlate_runs, exists
 from unbraid.experiments.results import Results
-from unbraid.experiments.statistics import pearson
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG, MODELS, build_facts, build_series, compare_split
 
 SPLIT = list(build_series(MODELS, ["split"]))
@@ -16,10 +15,10 @@ WELL_CORRELATED, WELL_DISENTANGLED = 0.5, 0.3
 
 CORRELATED = f"Well correlated means above {WELL_CORRELATED} (ours)."
 NOT_CORRELATED = {
-    "the FactorVAE score is not well correlated with MIG": pool_runs(
+    "the FactorVAE score is not well correlated with MIG": correlate_runs(
         SPLIT,
-        [MIG, FACTOR],
-        lambda s: pearson(s[..., 0], s[..., 1]),
+        MIG,
+        FACTOR,
         "correlation of the FactorVAE score and MIG, over all runs of both models with vanilla and split encoder",
         high=WELL_CORRELATED,
     )
