@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/tiles.py --out results/benchmarks/tiles-cpu.json
 
 A row of the estimator is forward and backward of one batch with 10 latents; "mixed" has those of HFVAE on MNIST, 10
-Normal ones beside a class. Both forms are timed in turn; times are medians over rounds, ratios medians of the rounds'
-own ratios, with their range.
+Normal ones beside a class. "exact" is log q(z) of some rows under all posteriors, as scores compute it. Both forms are
+timed in turn; times are medians over rounds, ratios medians of the rounds' own ratios, with their range.
 """
 
 import argparse
@@ -19,11 +19,11 @@ import measure
 import torch
 from recipes import SPRITES, make_configs
 
-from unbraid.density import batch_aggregate, estimators
+from unbraid.density import batch_aggregate, estimators, exact_aggregate
 from unbraid.latents import Concrete, Normal, Space
 from unbraid.training.prepare import prepare
 
-LATENTS, SIZE = 10, 60_000
+LATENTS, SIZE, EXACT = 10, 60_000, 256
 SPACES = {
     "normal": Space({"z": Normal(size=LATENTS)}),
     "mixed": Space({"z": Normal(size=LATENTS), "y": Concrete(classes=10)}, (tuple(range(LATENTS)), (LATENTS,))),
@@ -57,6 +57,14 @@ def make_estimate(kind: str, members: int, batch: int) -> Callable[[], Any]:
         return torch.autograd.grad((made.joint - made.leaves.sum(-1)).mean(), flat)
 
     return estimate
+
+
+def make_exact(samples: int) -> Callable[[], Any]:
+    """Return a function that computes log q(z) of samples under the posteriors of the whole data set."""
+    space, generator = SPACES["normal"], torch.Generator().manual_seed(0)
+    posterior = space.split(torch.randn(SIZE, sum(space.outputs.values()), generator=generator))
+    drawn = {"z": torch.randn(samples, LATENTS, generator=generator)}
+    return torch.no_grad()(lambda: exact_aggregate(space, posterior, drawn))
 
 
 def make_step(variant: str, batch: int) -> Callable[[], Any]:
@@ -97,6 +105,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON; default: none")
     arguments = parser.parse_args()
     jobs = {f"{kind}, {m} x {b}": make_estimate(kind, m, b) for kind in SPACES for m, b in BATCHES}
+    jobs |= {f"exact, {EXACT} rows": make_exact(EXACT)}
     jobs |= {f"step of {variant}, batch {batch}": make_step(variant, batch) for variant, batch in STEPS.items()}
     rows = {}
     print("| what | tiles, ms | chunks, ms | times faster |\n| --- | --- | --- | --- |")
