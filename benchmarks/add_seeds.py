@@ -48,10 +48,11 @@ def read_rows(folder: Path) -> tuple[list[str], list[Row]]:
 
 
 def read_settings(folder: Path) -> dict[str, str]:
-    """Return the settings of a folder's page, without its seeds."""
+    """Return the settings of a folder's page, without its seeds and those that only scale `paper` has."""
     table = (folder / "README.md").read_text("utf-8").partition("## Settings")[2]
     rows = [[cell.strip() for cell in line.split(" | ")] for line in table.splitlines() if line.startswith("| ")]
-    return {row[0].lstrip("| "): row[1] for row in rows[2:] if row[0].lstrip("| ").split(": ")[-1] != SEED_ROW}
+    named = {row[0].lstrip("| "): row[1] for row in rows[2:]}
+    return {key: value for key, value in named.items() if value and key.split(": ")[-1] != SEED_ROW}
 
 
 def contains_values(stored: str, added: str) -> bool:

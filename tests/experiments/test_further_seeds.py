@@ -1,10 +1,10 @@
 """Runs of further seeds are added to committed results, and judged together with theirs."""
 
-import csv
 import json
 import re
 import shutil
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -18,14 +18,21 @@ OTHER = "split2020/fig4"
 
 @pytest.fixture
 def stored(tmp_path):
-    """A committed result, and a folder with further seeds of one of its series."""
+    """A committed result with ten seeds of one of its series, and a folder with ten further ones."""
     results, more = tmp_path / "results", tmp_path / "more"
     for folder in (results / ADDED_TO, more):
         shutil.copytree(RESULTS / ADDED_TO, folder)
-    with (more / "runs.csv").open(newline="") as handle:
-        rows = [row for row in csv.DictReader(handle) if row["series"] == WIDE]
-    write_csv(more / "runs.csv", [row | {"seed": str(int(row["seed"]) + 10)} for row in rows])
+    _, rows = add_seeds.read_rows(RESULTS / ADDED_TO)
+    fewer = [row for row in rows if row["series"] != WIDE or int(row["seed"]) < 10]
+    write_csv(results / ADDED_TO / "runs.csv", fewer)
+    further = [row | {"seed": str(int(row["seed"]) + 10)} for row in fewer if row["series"] == WIDE]
+    write_csv(more / "runs.csv", further)
     return results, more
+
+
+def read_files(results):
+    """Return the files of the committed result that further seeds would change."""
+    return {name: (results / ADDED_TO / name).read_bytes() for name in ("runs.csv", "verdicts.json", "README.md")}
 
 
 def test_added_seeds_are_judged_together_with_the_others(stored):
@@ -76,6 +83,20 @@ def test_seeds_of_some_values_are_added(tmp_path):
         add_seeds.add_seeds(name, [more], results)
 
 
+def test_a_shared_setting_may_be_given_to_the_series_instead(stored):
+    """A page of further seeds has it in the column of scale `paper` only, as pages of `--only` do."""
+    results, more = stored
+    page, shared = (more / "README.md").read_text(), "| batch | 64 | 64 |  |"
+    assert shared in page
+    for value, fits in ((128, False), (64, True)):
+        own = f"| batch |  | 64 |  |\n| {WIDE}: batch | {value} |  |  |"
+        (more / "README.md").write_text(page.replace(shared, own))
+        with nullcontext() if fits else pytest.raises(SystemExit, match=f"{WIDE}: batch is 128"):
+            add_seeds.add_seeds(ADDED_TO, [more], results)
+    _, rows = add_seeds.read_rows(results / ADDED_TO)
+    assert sum(row["series"] == WIDE for row in rows) == 20
+
+
 def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
     results, more = stored
     before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
@@ -103,13 +124,13 @@ def test_folders_that_are_added_together_are_one_look(stored, tmp_path):
 )
 def test_seeds_of_another_experiment_are_refused(stored, file, old, new, said):
     results, more = stored
+    before = read_files(results)
     text = (more / file).read_text()
     assert old in text
     (more / file).write_text(text.replace(old, new))
     with pytest.raises(SystemExit, match=said):
         add_seeds.add_seeds(ADDED_TO, [more], results)
-    for name in ("runs.csv", "verdicts.json", "README.md"):
-        assert (results / ADDED_TO / name).read_bytes() == (RESULTS / ADDED_TO / name).read_bytes()
+    assert read_files(results) == before
 
 
 def name_networks(folder, networks):
@@ -130,9 +151,10 @@ def test_scores_by_another_network_or_an_unknown_one_are_not_added(stored, known
     results, more = stored
     for folder, networks in ((results / ADDED_TO, known), (more, new)):
         name_networks(folder, {"mig/exact": networks} if networks else {})
+    before = read_files(results)
     with pytest.raises(SystemExit, match=f"Another network {said} mig/exact in .*--without mig/exact"):
         add_seeds.add_seeds(ADDED_TO, [more], results)
-    assert (results / ADDED_TO / "runs.csv").read_bytes() == (RESULTS / ADDED_TO / "runs.csv").read_bytes()
+    assert read_files(results) == before
 
 
 def test_scores_by_a_network_of_the_stored_runs_are_added(stored):
@@ -151,6 +173,13 @@ def test_runs_are_added_without_a_score(stored):
         with pytest.raises(SystemExit, match=f"no score {unknown} to leave out"):
             add_seeds.add_seeds(ADDED_TO, [more], results, without=["mig/exact", unknown])
     before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    (of_wide,) = [each for each in before["verdicts"] if "wide" in str(each["evidence"])]
+
+    def plan_more():
+        task = run_papers.build_addition(ADDED_TO, "budget", [of_wide["claim"]], set(), 25, results)
+        return verdicts._count_seeds(ADDED_TO, of_wide, results)[0], task.series, task.seeds
+
+    assert plan_more() == (10, (WIDE,), range(10, 25))
     add_seeds.add_seeds(ADDED_TO, [more], results, without=["mig/exact"])
     after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
     assert [each["looks"] for each in after["verdicts"]] == [each.get("looks", 1) for each in before["verdicts"]]
@@ -159,14 +188,7 @@ def test_runs_are_added_without_a_score(stored):
     assert of_added and all(row["kl/closed-form"] and row["kl/closed-form at 4/5"] for row in of_added)
     assert not any(row["mig/exact"] or row["mig/exact at 4/5"] for row in of_added)
     assert "These runs have no mig/exact: theirs may be" in (results / ADDED_TO / "README.md").read_text()
-    (of_wide,) = [each for each in before["verdicts"] if "wide" in str(each["evidence"])]
-    assert [verdicts._count_seeds(ADDED_TO, of_wide, place)[0] for place in (RESULTS, results)] == [10, 10]
-    plans = [
-        run_papers.build_addition(ADDED_TO, "budget", [of_wide["claim"]], set(), 25, place)
-        for place in (RESULTS, results)
-    ]
-    assert [task.series for task in plans] == [(WIDE,), (WIDE,)]
-    assert [task.seeds for task in plans] == [range(10, 25), range(20, 35)]
+    assert plan_more() == (10, (WIDE,), range(20, 35))
 
 
 def test_no_figure_lacks_stored_runs_of_its_series():
@@ -181,7 +203,7 @@ def lacking(stored):
     results, _ = stored
     for name in (OTHER, "split2020/fig5"):
         shutil.copytree(RESULTS / name, results / name)
-    _, rows = add_seeds.read_rows(results / ADDED_TO)
+    _, rows = add_seeds.read_rows(RESULTS / ADDED_TO)
     own = [row | {"mig/exact": "0.5"} if place < 3 else row for place, row in enumerate(rows) if int(row["seed"]) < 5]
     write_csv(results / ADDED_TO / "runs.csv", own)
     return results, own, rows
