@@ -154,10 +154,9 @@ def _classify(name: str, number: int, verdict: Any, protocol: Mapping[str, Any])
             return "withdrawn", protocol["withdrawn"][key]
     if verdict is None:
         return "absent", ""
-    if name not in protocol["current"]:
-        for key in keys:
-            if key in protocol["older"]:
-                return "older", protocol["older"][key]
+    for key in keys:
+        if key in protocol["older"]:
+            return "older", protocol["older"][key]
     return "current", ""
 
 
