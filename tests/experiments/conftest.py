@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 import unbraid.papers  # noqa: F401
-from unbraid.experiments import writing
+from unbraid.experiments import statistics, writing
 from unbraid.report.svg import figure_style
 
 
@@ -20,3 +20,10 @@ def coarse_figures(monkeypatch):
 
     monkeypatch.setattr(writing, "FIGURE_DPI", 20)
     monkeypatch.setattr(writing, "figure_style", without_layout)
+
+
+@pytest.fixture
+def few_resamples(monkeypatch):
+    """A tenth of the resamples: balanced as they are, these move the ends of an interval little."""
+    monkeypatch.setattr(statistics, "RESAMPLES", 400)
+    monkeypatch.setattr(statistics, "RESAMPLES_PER_CELL", 40)

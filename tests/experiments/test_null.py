@@ -1,19 +1,17 @@
 """Verdict rules where nothing is to be found: with the truth at the edge of a claim, a verdict is definite in a tenth.
 
 Every rule is simulated with runs that differ by noise alone. A rule that resamples a maximum, or that lets the same
-runs choose and judge, is definite far more often. A claim that a difference is above 0 has two edges: at 0 it may hold
-in one of twenty cases, and at the smallest difference that counts it may be refuted in one of twenty.
+runs choose and judge, is definite far more often.
 """
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from tests.support.results import member
-from unbraid.experiments import Claim, Results, claims, experiment, judge, statistics
+from tests.support.simulated_runs import betas, draw, make_run
+from unbraid.experiments import Claim, Results, claims, experiment, judge
 from unbraid.experiments.evidence import (
     bound_difference,
     combine,
@@ -26,37 +24,16 @@ from unbraid.experiments.evidence import (
     find_one,
     group_series,
 )
-from unbraid.experiments.judging import count_needed_seeds
 from unbraid.metrics import Score
-from unbraid.report.tables import Member
 
 A, B = "a/b", "c/d"
 MAX_DEFINITE = 0.1
-
-
-def draw(rng, series, scores, settings=({},), seeds=10, centre=0.0):
-    """Runs of several series and settings whose scores are all drawn from one Normal distribution."""
-    return [
-        _named(name, seed, {score: rng.normal(centre, 1.0) for score in scores}, **at)
-        for name in series
-        for at in settings
-        for seed in range(seeds)
-    ]
-
-
-def _named(series, seed, scores, **settings):
-    made = {name: Score("any", "protocol", float(value), 1) for name, value in scores.items()}
-    return Member(f"{series}-{settings}-{seed}", {"recipe": series, **settings, "seed": seed}, "finished", "", made)
 
 
 def share_definite(claim, make, count, seed=0):
     """How often a claim gets a verdict on made-up results."""
     rng = np.random.default_rng(seed)
     return np.mean([judge(claim, Results(tuple(make(rng)))).verdict != "inconclusive" for _ in range(count)])
-
-
-def betas(*values):
-    return [{"beta": value} for value in values]
 
 
 def of(name, place):
@@ -77,7 +54,7 @@ def agreeing(rng):
     for seed in range(40):
         true = rng.normal()
         scores = {name: true + 0.3 * rng.normal() for name in (HIGGINS, SAMPLED, DCI)}
-        made.append(_named("beta-vae", seed, {MIG: true, INFLATED: true + 0.3 * rng.normal(), **scores}))
+        made.append(make_run("beta-vae", seed, {MIG: true, INFLATED: true + 0.3 * rng.normal(), **scores}))
     return made
 
 
@@ -122,7 +99,7 @@ def correlated_over_beta(rng):
     x, other = np.array([-5.0, -3, -1, 1, 3, 5]), np.array([5.0, -1, -4, -4, -1, 5])  # orthogonal, of mean 0
     means = zip((1, 2, 4, 6, 8, 10), x, -0.5 * x + math.sqrt(0.75) * other * np.std(x) / np.std(other), strict=True)
     return [
-        _named("beta-tcvae", seed, {TC: tc + rng.normal(), MIG: mig + rng.normal()}, beta=beta)
+        make_run("beta-tcvae", seed, {TC: tc + rng.normal(), MIG: mig + rng.normal()}, beta=beta)
         for beta, tc, mig in means
         for seed in range(10)
     ]
@@ -134,7 +111,7 @@ def falling_tc(rng):
 
     means = zip((1, 2, 4, 6, 8, 10), (20.0, 12.0, 6.0, 3.0, 1.0, 0.0), strict=True)
     return [
-        _named("beta-vae", s, {TC: mean + 0.3 * rng.normal()}, beta=beta) for beta, mean in means for s in range(10)
+        make_run("beta-vae", s, {TC: mean + 0.3 * rng.normal()}, beta=beta) for beta, mean in means for s in range(10)
     ]
 
 
@@ -146,13 +123,13 @@ def higgins_over_l(rng):
     first, last = pairs_with_correlation(rng, correlation, 20).T
     names = [f"{HIGGINS_AT}{size}" for size in (1, 4, 16)]
     rows = zip(first, last + 0.3 * rng.standard_normal(20) + 9, last + 10, strict=True)
-    return [_named("vae", seed, dict(zip(names, row, strict=True))) for seed, row in enumerate(rows)]
+    return [make_run("vae", seed, dict(zip(names, row, strict=True))) for seed, row in enumerate(rows)]
 
 
 def a_quarter_poor(rng):
     from unbraid.papers.chen2018.setup import MIG
 
-    return [_named("beta-TCVAE", seed, {MIG: 0.1 if rng.random() < 0.25 else 0.5}) for seed in range(40)]
+    return [make_run("beta-TCVAE", seed, {MIG: 0.1 if rng.random() < 0.25 else 0.5}) for seed in range(40)]
 
 
 def discrete_latents(rng):
@@ -177,7 +154,7 @@ def conditioning(rng):
     from unbraid.papers.msvae2020.cars import MS
     from unbraid.papers.msvae2020.conditioning import M1, M3
 
-    return [_named(MS, seed, {M1: 10 + rng.normal(), M3: 8 + rng.normal()}, beta=1) for seed in range(5)]
+    return [make_run(MS, seed, {M1: 10 + rng.normal(), M3: 8 + rng.normal()}, beta=1) for seed in range(5)]
 
 
 def late_c(rng):
@@ -187,7 +164,7 @@ def late_c(rng):
 
     means = {BV: 20.0, A5: 2.0}
     return [
-        _named(name, seed, {KL_OF_Z: mean + 0.2 * rng.normal()}) for name, mean in means.items() for seed in range(5)
+        make_run(name, seed, {KL_OF_Z: mean + 0.2 * rng.normal()}) for name, mean in means.items() for seed in range(5)
     ]
 
 
@@ -197,7 +174,7 @@ def two_scores_of_encoders(rng):
 
     names = [f"{model}{end}" for model in ("VAE", "FactorVAE") for end in ("", ", split")]
     return [
-        _named(name, seed, {MIG: mig, "factorvae/majority-vote": score})
+        make_run(name, seed, {MIG: mig, "factorvae/majority-vote": score})
         for name in names
         for seed, (mig, score) in enumerate(pairs_with_correlation(rng, 0.5, 10))
     ]
@@ -260,7 +237,7 @@ def _curves(rng):
     for name in "xy":
         for place in range(4):
             made += [
-                _named(name, seed, {A: rng.normal(), B: 3.0 * place + 0.1 * rng.normal()}, beta=place)
+                make_run(name, seed, {A: rng.normal(), B: 3.0 * place + 0.1 * rng.normal()}, beta=place)
                 for seed in range(5)
             ]
     return made
@@ -276,13 +253,6 @@ def check(name, count, slack, monkeypatch):
         assert share_definite(claim, make, count) <= MAX_DEFINITE + slack
 
 
-@pytest.fixture
-def few_resamples(monkeypatch):
-    """A tenth of the resamples: balanced as they are, these move the ends of an interval little."""
-    monkeypatch.setattr(statistics, "RESAMPLES", 400)
-    monkeypatch.setattr(statistics, "RESAMPLES_PER_CELL", 40)
-
-
 @pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("name", RULES)
 def test_rules_are_rarely_definite_where_nothing_is_to_be_found(name, monkeypatch):
@@ -293,122 +263,6 @@ def test_rules_are_rarely_definite_where_nothing_is_to_be_found(name, monkeypatc
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_definite_in_a_tenth_at_most(name, monkeypatch):
     check(name, count=300, slack=0.035, monkeypatch=monkeypatch)  # two standard errors of 300 draws
-
-
-def shifted(names, settings=({},), above=(), seeds=10, skewed=False):
-    """Make runs of series, some of which are higher by the smallest difference that counts, and some have more seeds.
-
-    The difference of two series at one of k settings has the deviation sqrt(2), so that of their means over all
-    settings, with one seed each, sqrt(2 / k). Of two exponential numbers of scale 1, one that is higher by ln 1.5 is
-    larger in 1 - exp(-ln 1.5) / 2, two of three cases.
-    """
-    by = math.log(1.5) if skewed else float(norm.ppf(claims.MIN_CHANCE)) * math.sqrt(2 / len(settings))
-
-    def make(rng):
-        counts = dict(zip(names, seeds if isinstance(seeds, tuple) else (seeds,) * len(names), strict=True))
-        if skewed:
-            drawn = {n: rng.exponential(size=counts[n]) + (by if n in above else 0.0) for n in names}
-            return [_named(n, seed, {A: value}) for n in names for seed, value in enumerate(drawn[n])]
-        return [m for n in names for m in draw(rng, n, [A], settings, counts[n], by if n in above else 0.0)]
-
-    return make
-
-
-ABOVE_X = Claim("", compare_means("x", "y", A, low=0.0))
-MEANS_ABOVE_X = Claim("", compare_on_average("x", "y", "beta", A, low=0.0))
-ABOVE_ALL = Claim("", combine(*(compare_means(name, "y", A, low=0.0) for name in "abcd")))
-SMALLEST = {
-    "5 seeds": (ABOVE_X, "xy", {"seeds": 5}),
-    "10 seeds": (ABOVE_X, "xy", {}),
-    "40 seeds": (ABOVE_X, "xy", {"seeds": 40}),
-    "10 and 40 seeds": (ABOVE_X, "xy", {"seeds": (10, 40)}),
-    "40 and 10 skewed seeds": (ABOVE_X, "xy", {"seeds": (40, 10), "skewed": True}),
-    "20 skewed seeds": (ABOVE_X, "xy", {"seeds": 20, "skewed": True}),
-    "mean over settings": (MEANS_ABOVE_X, "xy", {"settings": tuple(betas(1, 2, 3))}),
-    "four differences": (ABOVE_ALL, "abcdy", {"seeds": 20}),
-}
-
-
-def count_verdicts(claim, make, count):
-    rng = np.random.default_rng(0)
-    return Counter(judge(claim, Results(tuple(make(rng)))).verdict for _ in range(count))
-
-
-def check_smallest(name, count, slack):
-    claim, names, how = SMALLEST[name]
-    at_edge = count_verdicts(claim, shifted(names, above="y", **how), count)
-    assert at_edge["does not hold"] / count <= 0.05 + slack
-    at_zero = count_verdicts(claim, shifted(names, **how), count)
-    if "skewed" not in how:  # intervals of means are Student's
-        assert at_zero["holds"] / count <= 0.05 + slack
-    return at_zero
-
-
-@pytest.mark.usefixtures("few_resamples")
-@pytest.mark.parametrize("name", SMALLEST)
-def test_the_smallest_difference_that_counts_is_rarely_refuted_and_none_rarely_holds(name):
-    check_smallest(name, count=80, slack=0.049)  # two standard errors of 80 draws
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALLEST)
-def test_the_smallest_difference_that_counts_is_refuted_in_a_twentieth_at_most(name):
-    check_smallest(name, count=500, slack=0.02)
-
-
-@pytest.mark.usefixtures("few_resamples")
-def test_a_claim_that_is_false_is_refuted_when_there_are_enough_seeds():
-    """Without a smallest difference, no number of seeds refutes the claim that one of two equal series is higher."""
-    assert check_smallest("40 seeds", count=60, slack=0.06)["does not hold"] > 30
-
-
-@pytest.mark.usefixtures("few_resamples")
-def test_a_large_difference_holds_and_a_small_one_does_not_however_many_seeds_there_are():
-    rng = np.random.default_rng(0)
-
-    def verdict(by, seeds):
-        runs = draw(rng, "x", [A], seeds=seeds) + draw(rng, "y", [A], seeds=seeds, centre=by)
-        return judge(ABOVE_X, Results(tuple(runs)))
-
-    assert verdict(2.0, 10).verdict == "holds"
-    small = verdict(0.25, 1000)
-    assert small.evidence[0].estimate.low > 0
-    assert small.verdict == "does not hold"
-    assert "58% of all choices have this sign, 60% at most; two of three should" in small.why
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("above", "wrong"), [("", "holds"), ("y", "does not hold")])
-def test_seeds_that_are_added_settle_few_claims_wrongly(above, wrong):
-    """A second look that the first one asked for, with 90% intervals, would be wrong in another 3%."""
-    rng, count = np.random.default_rng(0), Counter()
-    for _ in range(600):
-        runs = shifted("xy", above=above)(rng)
-        first = judge(ABOVE_X, Results(tuple(runs)))
-        needed = count_needed_seeds(first.evidence, 10) if first.verdict == "inconclusive" else math.inf
-        if needed <= 100:
-            more = shifted("xy", above=above, seeds=int(needed) - 10)(rng)
-            count[judge(ABOVE_X, Results((*runs, *more), looks={ABOVE_X.text: 2})).verdict] += 1
-    assert count[wrong] / 600 < 0.025 + 0.013  # and two standard errors
-    assert count.total() - count["inconclusive"] > 60  # it is worth a look
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("looks", "share"), [((10, 36), 1 / 8), ((10, 30, 60, 125), 1 / 6)])
-def test_zero_lies_outside_of_some_look_as_often_as_the_docs_say(looks, share):
-    """docs/reproducing.md: seeds are added until a look excludes a difference of zero, which is the truth."""
-    rng, missed = np.random.default_rng(1), 0
-    for _ in range(600):
-        x, y = rng.standard_normal((2, looks[-1], 1))
-        for k, seeds in enumerate(looks, start=1):
-            found = statistics.estimate(
-                {"x": x[:seeds], "y": y[:seeds]}, lambda c: statistics.mean_difference(c, "x", "y")
-            )
-            wide = statistics.widen_for(k, found, max_freedom=math.inf)
-            if wide.low > 0 or wide.high < 0:
-                missed += 1
-                break
-    assert missed / 600 == pytest.approx(share, abs=0.03)  # two standard errors
 
 
 def test_a_resampled_maximum_would_be_definite_too_often():
