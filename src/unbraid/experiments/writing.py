@@ -25,7 +25,7 @@ from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_
 from unbraid.metrics.score import NETWORK, WEIGHTS
 from unbraid.registry import Entry
 from unbraid.report.svg import figure_style
-from unbraid.report.tables import format_setting, list_scores, write_csv
+from unbraid.report.tables import SeedGroup, format_setting, has_score, list_scores, write_csv
 from unbraid.training.environment import describe_environment
 
 RULE = (
@@ -234,16 +234,26 @@ def list_networks(results: Results) -> dict[str, list[str]]:
 def _differences(facts: Experiment, results: Results, keys: Sequence[str]) -> list[Row]:
     """Return rows of one series minus another, for settings that both have."""
     first, second = facts.contrast or ("", "")
+    difference = _paired_difference if facts.series[second].get(REFINES) == first else _difference
     by = {tuple(format_setting(s.members[0].settings.get(k)) for k in ("recipe", *keys)): s for s in results.settings}
     rows: list[Row] = []
     for at in [key[1:] for key in by if key[0] == first and (second, *key[1:]) in by]:
         row: Row = {"series": f"{second} minus {first}", **dict(zip(keys, at, strict=True)), "runs": ""}
-        for score in facts.scores:
-            cells = {name: np.array(by[(name, *at)].values(score), dtype=float)[:, None] for name in (first, second)}
-            present = all(len(values) for values in cells.values())
-            row[score] = estimate(cells, lambda c: mean_difference(c, first, second)) if present else None
-        rows.append(row)
+        rows.append(row | {score: difference(by[(first, *at)], by[(second, *at)], score) for score in facts.scores})
     return rows
+
+
+def _difference(first: SeedGroup, second: SeedGroup, score: str) -> Estimate | None:
+    cells = {place: np.array(group.values(score))[:, None] for place, group in enumerate((first, second))}
+    present = all(len(values) for values in cells.values())
+    return estimate(cells, lambda drawn: mean_difference(drawn, 0, 1)) if present else None
+
+
+def _paired_difference(first: SeedGroup, second: SeedGroup, score: str) -> Estimate | None:
+    """Return the mean difference between stages and the runs that they refine; other runs may have further seeds."""
+    before, after = ({m.settings["seed"]: m for m in group.members if has_score(m, score)} for group in (first, second))
+    gaps = [run.scores[score].value - before[seed].scores[score].value for seed, run in after.items() if seed in before]
+    return _mean(gaps, (-math.inf, math.inf))
 
 
 def _mean(values: Sequence[float], bounds: tuple[float, float]) -> Estimate | None:
