@@ -231,6 +231,7 @@ def _create_folder(
     state = None
     if not fresh:
         check_same_first_stage(path, config)
+        _check_same_data_as_before(path, config, dataset)
     if fresh or not (path / "config.yaml").exists():
         first_weights = () if first is None else [first.weights]
         state = prepare(config, dataset, modules, world=world, first_weights=first_weights)
@@ -249,6 +250,12 @@ def _create_folder(
     if first is not None:
         copy_first_stage_weights(first.folder, folder)
     return folder, state
+
+
+def _check_same_data_as_before(path: Path, config: Config, dataset: FactorDataset) -> None:
+    """Raise if a folder has a run on data of this name that were others; settings that follow from data differ, too."""
+    if (path / "config.yaml").exists() and RunFolder(path).config.data == config.data:
+        check_same_data(RunFolder(path), dataset)
 
 
 @contextmanager

@@ -179,6 +179,14 @@ class _Checker:
     def _check_weights(self, folder: RunFolder, config: Any, status: dict[str, Any]) -> None:
         if status.get("state") == "finished" and not folder.model_path.exists():
             self.note(folder.model_path, "damaged", "The final weights are missing.")
+        begun = [
+            name for name in ("model.safetensors", "environment.json", "history.jsonl") if (folder.path / name).exists()
+        ]
+        if begun and not status:
+            what = (
+                f"It is missing, although there is {begun[0]}; without it nothing says whether the weights are whole."
+            )
+            self.note(folder.path / "status.json", "damaged", what)
         if folder.model_path.exists() and status.get("state") == "finished":
             own = CUSTOM in (config.encoder.name, config.decoder.name)
             self.read(folder.model_path, folder.load_model if own else lambda: self._load(folder))

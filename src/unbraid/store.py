@@ -215,13 +215,24 @@ class RunFolder:
     def load_model(self) -> dict[str, Any]:
         self.check_has_weights()
         if not self.model_path.exists():
-            file = shlex.quote(str(self.path / "config.yaml"))
-            command = f"unbraid train --config {file} --resume" if self.config.parent is None else "--resume"
-            continue_it = choose_wording(f"resume it with {command}", "train it with the same arguments again")
-            resume = f"repeat {self._name_sweep_command()}" if self.in_sweep else continue_it
-            raise RunError(f"{self.path} has no model.safetensors: it did not finish; {resume}.")
+            raise RunError(f"{self.path} has no model.safetensors: {self._explain_missing_model()}.")
         self.check_unchanged()
         return load_tensors(self.model_path)[0]
+
+    def _explain_missing_model(self) -> str:
+        """Return why a run has no final weights yet, and what to do: a phrase for a message."""
+        if self.is_busy():
+            return "another process is still training it; wait for it"
+        status = self.read_json("status")
+        if status.get("state") == "diverged":
+            fresh = choose_wording("--fresh", "fresh=True")
+            return (
+                f"it diverged at step {status['step']}; train it with other settings, such as a smaller lr, and {fresh}"
+            )
+        file = shlex.quote(str(self.path / "config.yaml"))
+        command = f"unbraid train --config {file} --resume" if self.config.parent is None else "--resume"
+        continue_it = choose_wording(f"resume it with {command}", "train it with the same arguments again")
+        return f"it did not finish; {f'repeat {self._name_sweep_command()}' if self.in_sweep else continue_it}"
 
     def check_has_weights(self) -> None:
         """Raise if training ended and its weights are missing, which only the user can decide to train again."""
@@ -256,8 +267,16 @@ class RunFolder:
         return content_hash(self.model_path, self.written_config)
 
     def check_unchanged(self) -> None:
-        """Raise if weights or settings were changed after training, as far as status.json holds their hash."""
-        content = self.read_json("status").get("content")
+        """Raise if weights or settings were changed after training, or if the file with their hash is gone.
+
+        A status.json of an older version has no hash.
+        """
+        status = self.read_json("status")
+        if self.model_path.exists() and not status:
+            raise RunError(
+                f"{self.path} has no status.json, by which its weights are verified; restore it, or train again."
+            )
+        content = status.get("content")
         if content is None or not self.model_path.exists() or self.content() == content:
             return
         load_tensors(self.model_path)  # raises if the weights are unreadable

@@ -76,6 +76,14 @@ def load_model(folder: RunFolder, **modules: nn.Module | None) -> Model:
 
 def check_same_data(folder: RunFolder, dataset: FactorDataset) -> None:
     """Raise if a run was trained on other data."""
-    content = folder.read_json("data").get("content")
-    if content is not None and content != dataset.content_hash():
-        raise RunError(f"{folder.path} was trained on other data: the content hashes differ.")
+    known = folder.read_json("data")
+    if known.get("content") in (None, dataset.content_hash()):
+        return
+    rows = known.get("images")
+    before = (
+        f"{rows:,} rows then, {len(dataset):,} now" if rows not in (None, len(dataset)) else "the content hashes differ"
+    )
+    raise RunError(
+        f"{folder.path} was trained on other data than {dataset.source or dataset.name} holds now ({before}); restore "
+        "that data, or train a new run."
+    )

@@ -9,12 +9,14 @@ import sys
 import time
 
 import pytest
+import torch
 
 import unbraid.api as api
 from tests.cli.shared import NARROW, SMALL, TINY, VAE, is_one_error
 from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names, naming
 from unbraid.errors import RunError
+from unbraid.report.observation_files import write_picture
 from unbraid.store import RunFolder, load_tensors, save_tensors
 
 
@@ -110,6 +112,21 @@ def test_runs_that_changed_after_training_are_not_scored_or_reported(folder, tmp
     assert "kl/closed-form" in unbraid("evaluate", copy, "--metric", "kl/closed-form", "--device", "cpu")
 
 
+def test_data_that_have_changed_are_named_before_the_settings_that_follow_from_them(tmp_path):
+    """With other rows, batch and steps are others, too: --fresh would discard a training for a lost picture."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(40):
+        write_picture(folder / f"{number}.png", torch.full((1, 8, 8), number / 40))
+    train = ["train", "vae", f"data={folder}", "steps=2", *NARROW, "--device", "cpu", "--name", "mine"]
+    unbraid(*train, cwd=tmp_path)
+    (folder / "0.png").unlink()
+    for command in (train, [*train, "--resume"], ["evaluate", "runs/mine", "--device", "cpu"]):
+        told = unbraid(*command, cwd=tmp_path, code=1)
+        assert is_one_error(told.splitlines()[-1])
+        assert names(told, "40 rows then, 39 now", folder)
+
+
 def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     command = [
         sys.executable,
@@ -140,6 +157,9 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     assert f"continue with: unbraid train {shlex.join(settings)}\n" in told
     told = unbraid("evaluate", "runs/long", cwd=tmp_path, code=1)
     assert names(told, "unbraid train --config runs/long/config.yaml --resume")
+    record = {"state": "running", "step": 5}
+    RunFolder(tmp_path / "runs/long").write_json("status", record)  # as a killed process leaves it
+    assert "running" not in (told := unbraid("runs", cwd=tmp_path)) and "interrupted" in told
     again = unbraid("train", "vae", *SMALL[:-1], "steps=100000", "--name", "long", cwd=tmp_path, code=2)
     assert names(again, "--resume")
     other = unbraid("train", "vae", *SMALL, "--name", "long", cwd=tmp_path, code=1)

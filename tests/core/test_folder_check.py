@@ -11,10 +11,10 @@ import torch
 
 import unbraid as ub
 from tests.support.command import unbraid
-from tests.support.messages import names
+from tests.support.messages import names, naming
 from tests.support.sweeps import sweep
 from unbraid.data import from_array, storage
-from unbraid.errors import UsageError
+from unbraid.errors import RunError, UsageError
 from unbraid.explore.demo import open_demo
 from unbraid.folder_check import check
 from unbraid.metrics.generative.features.classifier import classifier, get_stored
@@ -53,6 +53,16 @@ def test_a_changed_file_is_damaged(run, name):
     report = check(run.path, repair=True)
     assert report.damaged
     assert any(names(finding.what, path) or finding.file == str(path) for finding in report.findings)
+
+
+def test_without_its_status_a_run_is_damaged_and_its_weights_are_not_used(run):
+    """status.json holds the hash of the weights: without it, changed weights would be taken for the run's."""
+    (run.path / "status.json").unlink()
+    assert states(check(run.path)) == {"status.json": "damaged"}
+    with pytest.raises(RunError, match=naming(run.path, "status.json")):
+        run.load_model()
+    run.model_path.unlink()
+    assert states(check(run.path)) == {"status.json": "damaged"}  # it has a history, so it was begun
 
 
 def test_what_a_killed_process_leaves_is_repaired(run):

@@ -95,7 +95,7 @@ def test_checkpoints_keep_two_and_fall_back_from_a_damaged_one(folder):
 def test_strided_tensors_are_stored_by_value(folder):
     weight = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
     folder.save_model({"weight": weight})
-    assert torch.equal(folder.load_model()["weight"], weight)
+    assert torch.equal(load_tensors(folder.model_path)[0]["weight"], weight)
 
 
 def test_unfinished_run_says_how_to_go_on(folder):
@@ -193,3 +193,22 @@ def test_messages_name_options_to_commands_and_arguments_to_python(tmp_path, mon
         RunFolder.create(tmp_path / "run", longer)
     with pytest.raises(RunError, match=naming("training.seed", "--fresh")):
         RunFolder.create(tmp_path / "run", replace(config, training=replace(config.training, seed=7)))
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"state": "diverged", "step": 3, "term": "kl"}, ("diverged", 3)),
+        ({"state": "interrupted", "step": 3}, ("same arguments",)),
+    ],
+)
+def test_a_run_without_weights_says_why_and_what_to_do(folder, status, said):
+    folder.write_json("status", status)
+    with pytest.raises(RunError, match=naming("model.safetensors", *said)):
+        folder.load_model()
+
+
+def test_a_run_that_is_being_trained_says_so(folder):
+    folder.write_json("status", {"state": "running", "step": 3})
+    with folder.locked(), pytest.raises(RunError, match=naming("another process")):
+        folder.load_model()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support.messages import naming
-from unbraid.data import from_array, from_table
+from unbraid.data import from_array, from_arrays, from_table
 from unbraid.data.find import find_data
 from unbraid.data.given_rows import read_rows
 from unbraid.data.table_columns import (
@@ -168,3 +168,6 @@ def test_a_wide_scale_is_explained_in_words():
     assert explain_scale(from_array(numbers)) and not explain_scale(from_array(numbers[:, :1]))
     told = explain_scale(from_array(numbers))
     assert re.search(naming("column 1", "-7e+05", "from_table"), told)
+    several = from_arrays({"weight": numbers[:, 1:], "kind": ["a", "b", "a", "b"]})
+    told = explain_scale(several)
+    assert re.search(naming("weight", "-7e+05", "standard deviation"), told) and "from_table" not in told

@@ -116,7 +116,7 @@ def _describe_run(folder: Path) -> dict[str, Any]:
     return {
         "recipe": config.objective.name,
         "data": _name_data(config.data),
-        "state": status["state"],
+        "state": "interrupted" if status["state"] == "running" and not run.is_busy() else status["state"],
         "step": status.get("step", 0),
         "steps": status.get("step", 0) if run.ended else config.training.steps,
         "scores": {score: newest[score] for score in main},

@@ -122,7 +122,7 @@ def _leave_out_incomplete(
         raise DataError(
             f"{where}: row {first} (from 0) has no {column}, and {lacking}; train on the others with "
             f"data.incomplete=drop, leave a column out with data.without=[{column}], or train partitioned-mvae, which "
-            "takes each column as a modality that may be missing."
+            "takes each column as a modality that may be missing (scale its numbers to a spread near 1 first)."
         )
     return {name: [column[row] for row in kept] for name, column in cells.items()}, torch.tensor(kept, device="cpu")
 
@@ -209,10 +209,16 @@ def explain_scale(data: FactorDataset) -> str:
         column = int(torch.maximum(high, -low).argmax())
         if max(float(high[column]), -float(low[column])) > LARGE:
             where = f"column {column}" if name == "x" else f"{name}"
+            as_table = (
+                "train on a table (data=table.csv, or unbraid.data.from_table), which does so, or scale them yourself"
+            )
+            by_hand = (
+                f"subtract the mean of each column of numbers in {data.source}, and divide by its standard deviation"
+            )
             return (
                 f"The numbers of the data are too large: those of {where} go from {float(low[column]):.4g} to "
                 f"{float(high[column]):.4g}, and a model expects a mean near 0 and a spread near 1. Standardise them: "
-                "train on a table (data=table.csv, or unbraid.data.from_table), or scale them yourself."
+                f"{by_hand if len(data.modalities) > 1 else as_table}."
             )
     return ""
 

@@ -19,6 +19,7 @@ from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.printable import say, shorten
 from unbraid.progress import Progress, announce, progress
 from unbraid.store import RunFolder, advise_other_name, replace_non_finite
+from unbraid.threads import say_if_cores_are_busy
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World
 from unbraid.training.duration_notice import DurationNotice
@@ -235,6 +236,8 @@ class GroupTraining:
             folder.write_json("data", data)
             if origins := list_origins(folder.config):
                 folder.write_json(MODULES, {"entries": origins})
+        if device.type == "cpu" and self.state.world.size == 1:
+            say_if_cores_are_busy()
         self.trackers = [Trackers(folder, track, self.state.step) for folder in self.folders]
         self.write_status("running")
 
