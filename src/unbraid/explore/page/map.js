@@ -133,6 +133,9 @@ function drawAxes(context, canvas, names, frame, style) {
   context.textAlign = "center";
   context.fillText(names[1], 0, 0);
   context.restore();
+  context.textAlign = "right";
+  context.fillText(formatNumber(frame[1][0], 1), MARGIN - 4, h - MARGIN);
+  context.fillText(formatNumber(frame[1][1], 1), MARGIN - 4, 20);
 }
 
 function drawPoint(context, [x, y], colour, chosen) {
