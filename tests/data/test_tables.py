@@ -47,6 +47,22 @@ def fish(tmp_path):
     return write(tmp_path / "fish.csv", "length mm,species,rings\n100,cod,1\n300,pike,2\n200,cod,6\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [("a.png", ["picture", "folder"]), ("b.xlsx", [".csv", ".parquet", ".npy"]), ("c.txt", [".csv"]), ("d", [".csv"])],
+)
+def test_a_file_that_is_no_table_is_refused_with_what_is_one(tmp_path, name, facts):
+    path = write(tmp_path / name, "x")
+    for given in (path, str(path)):
+        with pytest.raises(UsageError, match=naming(path, *facts)):
+            find_data(given, {}, CPU)
+
+
+def test_a_folder_is_no_table(tmp_path):
+    with pytest.raises(DataError, match=naming(tmp_path, "folder", ".csv", ".parquet")):
+        from_table(tmp_path)
+
+
 def test_numbers_are_standardised_and_text_becomes_classes(fish):
     data = from_table(fish)
     assert list_features(data.columns) == ["length mm", "species=cod", "species=pike", "rings"]

@@ -136,6 +136,8 @@ def read_table(path: Path) -> tuple[dict[str, list[str]], list[int]]:
 
 
 def check_exists(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file in it: a table (.csv, .tsv, .parquet) or an array (.npy).")
     if not path.is_file():
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise DataError(f"{path} does not exist{folder}.")

@@ -15,8 +15,8 @@ from unbraid.data.csv_modalities import has_pictures, list_picture_columns
 from unbraid.data.factors import FactorDataset
 from unbraid.data.images import from_array, from_dataset
 from unbraid.data.label_csv import SUBFOLDERS, has_labelled_subfolders
-from unbraid.data.picture_files import list_pictures, read_size
-from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
+from unbraid.data.picture_files import SUFFIXES, list_pictures, read_size
+from unbraid.data.table_files import TABLES, TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
 from unbraid.data.unreadable_pictures import Unreadable, leave_out_unreadable, name_unreadable
 from unbraid.errors import UsageError
@@ -76,6 +76,8 @@ def find_data(
         data, data_settings = "paired" if paired else "table", {**file, **data_settings}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".npy":
         data, data_settings = "array", {"file": str(data), **data_settings}
+    if isinstance(data, (str, Path)) and data not in datasets and Path(data).is_file():
+        raise _refuse_file(Path(data))
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, data_settings = "images", {"folder": str(data), **data_settings}
     pictures = isinstance(data, str) and data == "images"
@@ -94,6 +96,14 @@ def find_data(
     wrapped = _wrap(data)
     facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}
     return Choice(GIVEN, facts), wrapped.to(device)
+
+
+def _refuse_file(path: Path) -> UsageError:
+    """Return an error for a file that is neither a table nor an array."""
+    if path.suffix.lower() in SUFFIXES:
+        return UsageError(f"{path} is one picture; pass the folder that holds the pictures (data={path.parent}).")
+    endings = ", ".join((*TABLES, ".npy"))
+    return UsageError(f"{path} is no file that data can be read from ({endings}); save it as a CSV file.")
 
 
 def unreadable_of(choice: Choice) -> Unreadable:
