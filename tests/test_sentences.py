@@ -34,7 +34,7 @@ def test_one_latent_has_no_second_best(score):
 @pytest.mark.parametrize("cell", ["inf", "many"])
 def test_a_cell_that_is_no_finite_number_is_quoted(tmp_path, cell):
     (tmp_path / "table.csv").write_text(TABLE.replace("3,1.5,3", f"3,1.5,{cell}"))
-    with pytest.raises(DataError, match=f"column leaves holds numbers, but '{cell}' is not a finite one"):
+    with pytest.raises(DataError, match=naming("line 5", "leaves", f"'{cell}' is not a finite number")):
         ub.train("vae", data=tmp_path / "table.csv", root=tmp_path, device="cpu")
 
 

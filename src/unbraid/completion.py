@@ -21,6 +21,7 @@ from unbraid.data.modalities import Observed
 from unbraid.data.picture_files import read_all, read_picture
 from unbraid.data.table_columns import DIGITS, Cell, TableColumn, encode_cells, parse_number, restore, to_cells
 from unbraid.data.table_files import is_frame, name_source, read_cells, read_form
+from unbraid.data.table_rows import locate_row
 from unbraid.errors import UsageError, unknown
 from unbraid.models import Model, MultimodalModel
 from unbraid.models.generation import ROWS_PER_CHUNK, encode_arrays
@@ -200,7 +201,7 @@ def complete_features(model: Model, given: Any, columns: Sequence[TableColumn]) 
     rows = (~known).any(-1).nonzero().flatten()
     if not bool(known.any(-1).all()):
         empty = int((~known.any(-1)).nonzero()[0])
-        raise UsageError(f"{where}: all features of row {empty} (from 0) are missing; remove the row.")
+        raise UsageError(f"{locate_row(where, empty)}: all features are missing; remove the row.")
     device = next(model.parameters()).device
     x, fixed = values[rows].to(device), known[rows].to(device)
     for _ in range(MAX_ROUNDS if len(rows) else 0):

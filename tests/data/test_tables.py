@@ -115,7 +115,7 @@ def test_the_recipe_decides_how_a_csv_file_is_read(tmp_path):
 
 def test_missing_cells_are_refused_or_left_out(tmp_path):
     path = write(tmp_path / "holes.csv", "a,b\n1,2\n,4\n5,6\n")
-    with pytest.raises(DataError, match=naming("row 1", "a", "incomplete", "partitioned-mvae")):
+    with pytest.raises(DataError, match=naming("line 3", "a", "1 of 3 rows lacks", "incomplete", "partitioned-mvae")):
         from_table(path)
     assert len(from_table(path, incomplete="drop")) == 2
 
@@ -129,13 +129,21 @@ def test_rows_that_stay_keep_their_numbers(tmp_path):
     assert data.content_hash() == whole.content_hash(), "numbers are no content: older runs stay valid"
 
 
-def test_messages_count_rows_from_0(tmp_path):
+def test_messages_name_lines_and_rows_of_tables_without_lines_from_0(tmp_path):
     columns = from_table(write(tmp_path / "whole.csv", "a,b\n1,2\n5,6\n")).columns
     for text in ("a,b\n1,2\n3,\n", "a,b\n1,2\n3,x\n"):
-        with pytest.raises((DataError, UsageError), match=naming("row 1 (from 0)", "b")):
+        with pytest.raises((DataError, UsageError), match=naming("other.csv, line 3", "b")):
             read_rows(write(tmp_path / "other.csv", text), (2,), columns)
     with pytest.raises(DataError, match=naming("row 1 (from 0)", "a")):
         from_table(Frame({"a": np.array([1, [2]], dtype=object)}))
+    with pytest.raises(DataError, match=naming("row 2 (from 0)", "a", "x")):
+        from_table(Frame({"a": np.array([1, 3, "x"], dtype=object)}))
+
+
+def test_a_bad_cell_is_named_by_its_line_also_after_lines_that_are_left_out(tmp_path):
+    path = write(tmp_path / "t.csv", "a,b\n1,2\n\n,3\n2,x\n3,4\n4,5\n")
+    with pytest.raises(DataError, match=naming("t.csv, line 5", "b", "x", "data.without")):
+        from_table(path, incomplete="drop")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from unbraid.data.images import from_array
 from unbraid.data.picture_files import SUFFIXES, Mode, list_pictures as list_folder, read_all, read_picture
 from unbraid.data.table_columns import TableColumn, encode_cells, parse_number
 from unbraid.data.table_files import TABLES, is_frame, name_source, read_cells
+from unbraid.data.table_rows import locate_row
 from unbraid.data.tables import TableDataset, check_rows_given, number_rows
 from unbraid.data.unreadable_pictures import Unreadable, leave_out_unreadable, name_unreadable
 from unbraid.errors import DataError, UsageError
@@ -116,7 +117,11 @@ def _read_table(given: Any, columns: Sequence[TableColumn]) -> FactorDataset:
     numbers = [[parse_number(cell) for cell in column] for column in cells.values()]
     for name, column in zip(cells, numbers, strict=True):
         if None in column:
-            raise DataError(f"{where}: row {column.index(None)} (from 0) of the column {name} is not a number.")
+            row = column.index(None)
+            problem = (
+                "the cell is empty" if cells[name][row] is None else f"'{cells[name][row]}' is not a finite number"
+            )
+            raise DataError(f"{locate_row(where, row)}, column {name}: {problem}.")
     return from_array(np.array(numbers, dtype=np.float32).T, name=where)
 
 

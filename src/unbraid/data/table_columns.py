@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unbraid.data.csv_files import explain_unclear_mark
+from unbraid.data.table_rows import locate_row
 from unbraid.errors import DataError, unknown
 
 Cell = str | float | None
@@ -78,9 +79,9 @@ def _encode_column(column: TableColumn, cells: Sequence[Cell], source: str) -> t
         numbers = [0.0 if cell is None else parse_number(cell) for cell in cells]
         for row, number in enumerate(numbers):
             if number is None:
-                where = f"{source}: row {row} (from 0) of the column {column.name}"
+                where = f"{locate_row(source, row)}, column {column.name}"
                 advice = explain_unclear_mark(cells[row])
-                raise DataError(f"{where} is '{cells[row]}', which is no number{advice and '; '}{advice}.")
+                raise DataError(f"{where}: '{cells[row]}' is not a finite number{advice and '; '}{advice}.")
         values = (np.array(numbers, dtype=np.float64)[:, None] - column.mean) / column.scale
         values[~known] = 0.0
     return values, np.repeat(known[:, None], column.width, axis=1)

@@ -15,6 +15,7 @@ from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.data.label_csv import make_factor
 from unbraid.data.table_columns import Cell, TableColumn, columns_to_json, encode_cells, name_class, parse_number
 from unbraid.data.table_files import is_frame, name_source, read_cells
+from unbraid.data.table_rows import locate_row
 from unbraid.errors import DataError, UsageError, unknown
 
 MAX_CLASSES = 50
@@ -92,7 +93,8 @@ def from_table(
     if not used:
         raise DataError(f"{where} has no column of features.")
     cells, kept = _leave_out_incomplete(where, {each: cells[each] for each in (*used, *factors)}, used, incomplete)
-    found = tuple(_describe_column(where, each, cells[each], each in classes, standardise) for each in used)
+    rows = list(range(len(cells[used[0]]))) if kept is None else kept.tolist()
+    found = tuple(_describe_column(where, each, cells[each], rows, each in classes, standardise) for each in used)
     values, _ = encode_cells(found, {each: cells[each] for each in used}, where)
     named = [_read_factor(where, each, cells[each]) for each in factors]
     table = torch.stack([column for _, column in named], dim=1) if named else None
@@ -117,28 +119,33 @@ def _leave_out_incomplete(
         return dict(cells), None
     first = next(row for row, values in enumerate(rows) if None in values)
     column = used[rows[first].index(None)]
-    lacking = f"{len(rows) - len(kept):,} of {len(rows):,} rows lack a cell"
+    count = len(rows) - len(kept)
+    lacking = f"{count:,} of {len(rows):,} rows {'lacks' if count == 1 else 'lack'} a cell"
     if incomplete == "refuse" or not kept:
         raise DataError(
-            f"{where}: row {first} (from 0) has no {column}, and {lacking}; train on the others with "
+            f"{locate_row(where, first)} has no {column}, and {lacking}; train on the others with "
             f"data.incomplete=drop, leave a column out with data.without=[{column}], or train partitioned-mvae, which "
             "takes each column as a modality that may be missing (scale its numbers to a spread near 1 first)."
         )
     return {name: [column[row] for row in kept] for name, column in cells.items()}, torch.tensor(kept, device="cpu")
 
 
-def _describe_column(where: str, name: str, cells: Sequence[Cell], classes: bool, standardise: bool) -> TableColumn:
-    """Return mean and scale of a column of numbers, or the classes of any other."""
+def _describe_column(
+    where: str, name: str, cells: Sequence[Cell], rows: Sequence[int], classes: bool, standardise: bool
+) -> TableColumn:
+    """Return mean and scale of a column of numbers, or the classes of any other; `rows` are those of the source."""
     numbers = [parse_number(cell) for cell in cells]
-    words = [cell for cell, number in zip(cells, numbers, strict=True) if number is None]
+    words = [place for place, number in enumerate(numbers) if number is None]
     if not words and not classes:
         return _describe_numbers(name, np.array(numbers, dtype=np.float64), standardise)
     if not classes:
         check_marks(where, name, cells)
     if 0 < len(words) < len(cells) / 2 and not classes:
+        bad = words[0]
         raise DataError(
-            f"{where}: the column {name} holds numbers, but '{words[0]}' is not a finite one; correct it, leave "
-            f"the column out with data.without=[{name}], or set data.classes=[{name}] if these are classes."
+            f"{locate_row(where, rows[bad])}, column {name}: '{cells[bad]}' is not a finite number, unlike most of "
+            f"the column; correct it, leave the column out with data.without=[{name}], or set data.classes=[{name}] if "
+            "these are classes."
         )
     found = sorted({name_class(cell) for cell in cells}, key=lambda each: (parse_number(each) or 0.0, each))
     if len(found) > MAX_CLASSES or (len(found) == len(cells) and len(cells) > 1):
@@ -229,6 +236,4 @@ def check_rows_given(columns: Sequence[TableColumn], known: Tensor, where: str) 
         return
     row, feature = (int(place) for place in (~known).nonzero()[0])
     names = [column.name for column in columns for _ in range(column.width)]
-    raise UsageError(
-        f"{where}: row {row} (from 0) has no {names[feature]}; fill the table first with unbraid complete."
-    )
+    raise UsageError(f"{locate_row(where, row)} has no {names[feature]}; fill the table first with unbraid complete.")
