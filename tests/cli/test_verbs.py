@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +51,20 @@ def home(tmp_path_factory):
         "train", "mvae", "data=pairs.csv", "steps=12", "c=2", "network=mlp", "--name", "pairs", "--device=cpu", cwd=home
     )
     return home
+
+
+@pytest.mark.parametrize("command", ["encode", "reconstruct", "sample", "traverse", "explore", "export --onnx"])
+def test_output_of_a_folder_that_cannot_be_written_goes_elsewhere(home, monkeypatch, command):
+    run = home / "runs/table"
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK or not Path(path).is_relative_to(run))
+    name, *options = command.split()
+    assert names(unbraid(name, run, *options, cwd=home, code=1), run, "--out")
+
+
+def test_a_table_beside_which_nothing_can_be_written_is_completed_elsewhere(home, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK or Path(path) != home)
+    assert names(unbraid("complete", "runs/table", home / "table.csv", cwd=home, code=1), home, "--out")
+    unbraid("complete", "runs/table", home / "table.csv", "-o", tmp_path / "whole.csv", cwd=home)
 
 
 def test_codes_go_out_and_come_back(home):

@@ -33,8 +33,8 @@ def encode(
     from unbraid.open_run import load
 
     opened = load(run, device=device)
-    codes, names, heading = _encode(opened, given)
     path = choose_output(out, opened.path, "codes.csv", given or ())
+    codes, names, heading = _encode(opened, given)
     write_codes(path, codes.cpu().numpy(), opened.model.space.code_names, names, heading)
     _print_written(path, len(codes), as_json)
 
@@ -55,8 +55,8 @@ def decode(
     from unbraid.open_run import load
 
     opened = load(run, device=device)
-    values = opened.decode(read_codes(codes, opened.model.space.code_names))
-    _write(opened, values, choose_output(out, opened.path, _name_file(opened, "decoded"), [codes]), as_json)
+    path = choose_output(out, opened.path, _name_file(opened, "decoded"), [codes])
+    _write(opened, opened.decode(read_codes(codes, opened.model.space.code_names)), path, as_json)
 
 
 @app.command(
@@ -75,8 +75,8 @@ def sample(
     from unbraid.open_run import load
 
     opened = load(run, device=device)
-    values = opened.sample(count, seed)
-    _write(opened, values, choose_output(out, opened.path, _name_file(opened, "sample")), as_json)
+    path = choose_output(out, opened.path, _name_file(opened, "sample"))
+    _write(opened, opened.sample(count, seed), path, as_json)
 
 
 @app.command(

@@ -1,7 +1,6 @@
 """The commands evaluate, report and compare."""
 
 import json
-import os
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,12 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from unbraid.cli.early_checks import check_metrics, check_run
-from unbraid.cli.options import AsJson, Device, RunPath, app, check_page, complete, refuse_files_of_runs
+from unbraid.cli.options import (
+    AsJson,
+    Device,
+    RunPath,
+    app,
+    check_default_folder,
+    check_page,
+    complete,
+    refuse_files_of_runs,
+)
 from unbraid.cli.printing import print_explanations, print_json, print_notes, print_rows, print_scores
 from unbraid.cli.source_names import METRICS
 from unbraid.cli.streams import echo
 from unbraid.cli.swept_settings import describe_settings, read_swept_settings
-from unbraid.errors import RunError, UsageError
+from unbraid.errors import UsageError
 
 MAX_RANKED_SCORES = 4
 """Scores that the table of several runs shows."""
@@ -157,8 +165,7 @@ def report(
     from unbraid.sweeps import Sweep
 
     opened = Sweep(run) if (run / "sweep.yaml").exists() else load(run, device=device)
-    if out is None and not os.access(opened.path, os.W_OK):
-        raise RunError(f"{opened.path} cannot be written; write the report elsewhere with --out FILE.")
+    check_default_folder(opened.path, out)
     if isinstance(opened, Sweep):
         path = opened.report(out)
     else:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from unbraid.cli.early_checks import check_run
-from unbraid.cli.options import AsJson, Device, Out, RunPath, app, check_page, choose_output
+from unbraid.cli.options import AsJson, Device, Out, RunPath, app, check_default_folder, check_page, choose_output
 from unbraid.cli.printing import print_json
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
@@ -49,11 +49,16 @@ def explore(
     from unbraid.sweeps.results import explore_runs
 
     if sweeps:
-        page = Sweep(sweeps[0]).explore(**options)
+        sweep = Sweep(sweeps[0])
+        check_default_folder(sweep.path, output)
+        page = sweep.explore(**options)
     elif len(runs) > 1:
+        check_default_folder(Path(), output)
         page = explore_runs([load(name, device=device) for name in runs], **options)
     else:
-        page = load(runs[0], device=device).explore(**options, max_kb=max_kb)
+        run = load(runs[0], device=device)
+        check_default_folder(run.path, output)
+        page = run.explore(**options, max_kb=max_kb)
     print_json({"explorer": str(page)}) if as_json else echo(str(page))
 
 
@@ -83,7 +88,7 @@ def traverse(
         rows = "held-out data" if opened.evaluation.held_out else "data"
         ends = f"from 0 to {len(opened.evaluation) - 1:,}, or -1 for the prior's mean"
         raise UsageError(f"--row must be a row of the {rows} {ends}, not {row}.")
-    picture = opened.traverse(row=row, latents=latent or None, by=by, span=span, columns=columns)
     path = choose_output(out, opened.path, "traversal.png")
+    picture = opened.traverse(row=row, latents=latent or None, by=by, span=span, columns=columns)
     picture.save(path)
     print_json({"file": str(path)}) if as_json else echo(str(path))

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from unbraid.atomic import check_replaceable
 from unbraid.cli.early_checks import check_run
 from unbraid.cli.source_names import OBJECTIVES, registered_names
-from unbraid.errors import UsageError
+from unbraid.errors import RunError, UsageError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM."""
@@ -131,17 +131,24 @@ Out = Annotated[
 def choose_output(out: Path | None, folder: Path, name: str, inputs: Sequence[str | Path] = ()) -> Path:
     """Return the path to write to: the one given, or `name` in a folder, numbered if that exists already.
 
-    It may not be one of the `inputs`, which the output would replace.
+    It may not be one of the `inputs`, which the output would replace. Raise if the folder cannot be written.
     """
     if out is not None:
         if out.exists() and any(Path(each).exists() and out.samefile(each) for each in inputs):
             raise UsageError(f"{out} is the input of this command; write to another file.")
         return out
+    check_default_folder(folder, out)
     free, number = folder / name, 2
     while free.exists():
         free = (folder / name).with_stem(f"{Path(name).stem}-{number}")
         number += 1
     return free
+
+
+def check_default_folder(folder: Path, out: Path | None) -> None:
+    """Raise if a command writes to a folder, since it has no --out, and the folder cannot be written."""
+    if out is None and folder.is_dir() and not os.access(folder, os.W_OK):
+        raise RunError(f"{folder} cannot be written; write elsewhere with --out.")
 
 
 def check_page(out: Path, example: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unbraid.cli.options import AsJson, RunPath, app
+from unbraid.cli.options import AsJson, RunPath, app, check_default_folder
 from unbraid.cli.printing import print_json
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
@@ -32,6 +32,7 @@ def export(
     if not formats:
         raise UsageError("Choose a format: --onnx, --torch, or both.")
     opened: Any = load(run, device="cpu")
+    check_default_folder(opened.path, output)
     files = [str(path) for name in formats for path in opened.export(output, format=name).values()]
     print_json({"files": files}) if as_json else echo("\n".join(files))
 
