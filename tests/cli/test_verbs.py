@@ -61,6 +61,13 @@ def test_output_of_a_folder_that_cannot_be_written_goes_elsewhere(home, monkeypa
     assert names(unbraid(name, run, *options, cwd=home, code=1), run, "--out")
 
 
+@pytest.mark.parametrize(("limit", "said"), [(5, True), (1200, False)])
+def test_a_page_above_its_limit_says_so(home, tmp_path, monkeypatch, capsys, limit, said):
+    monkeypatch.chdir(home)
+    page = ub.load(home / "runs/table").explore(tmp_path / "page.html", max_kb=limit, open=False)
+    assert names(capsys.readouterr().err, page.path.stat().st_size // 1000, limit) == said
+
+
 def test_a_table_beside_which_nothing_can_be_written_is_completed_elsewhere(home, tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK or Path(path) != home)
     assert names(unbraid("complete", "runs/table", home / "table.csv", cwd=home, code=1), home, "--out")

@@ -25,6 +25,7 @@ from unbraid.explore.rows import Numbers, describe_rows, distances
 from unbraid.explore.wasm import product
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
+from unbraid.progress import announce
 
 MAX_KB = 1200
 """Size of a page in kB (1,000 bytes) up to which weights keep 16 bits."""
@@ -85,7 +86,9 @@ def render_run_page(run: ExploredRun, weights: Precision = AUTO, max_kb: int = M
         page = build(decoder, encoder, moments)
         if len(page.encode()) <= 1000 * max_kb:
             return page
-    return build(FEWEST_BITS, FEWEST_BITS, moments)
+    page = build(FEWEST_BITS, FEWEST_BITS, moments)
+    announce(f"  The page has {len(page.encode()) // 1000:,} kB: it cannot get below the limit of {max_kb:,} kB.")
+    return page
 
 
 def choices(graphs: ModelGraphs, excess: int) -> Iterator[tuple[int, int]]:

@@ -109,8 +109,10 @@ function makeGiven(model, observations, encode, store) {
     const present = source.present.map((there, k) => (k === m ? boxes[m].checked : there));
     encode({ ...source, present });
   };
+  const describe = ({ name, kind }, m) =>
+    several ? make("label", {}, boxes[m], ` ${name}`) : `Encoded from this ${kind === "image" ? "picture" : "row"}`;
   const figures = views.map((view, m) => make("figure", {}, view.element,
-    make("figcaption", {}, several ? make("label", {}, boxes[m], ` ${run.modalities[m].name}`) : "Encoded from")));
+    make("figcaption", {}, describe(run.modalities[m], m))));
   const note = make("p.soft", { text: "Untick one: the model completes it from the others." });
   const element = make("div.given", { hidden: true }, ...figures, several ? note : null);
   let drawn = null;
