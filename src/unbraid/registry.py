@@ -19,6 +19,9 @@ from unbraid.errors import SettingError, UsageError, unknown
 from unbraid.plugins import load_installed
 from unbraid.printable import shorten
 
+MANY = 2**62
+"""A limit of whole numbers that no count reaches, so messages leave it out."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -178,11 +181,13 @@ class Registry(Generic[Made, FactsT]):
         self._entries.pop(self[name].name)
 
 
-def check_count(name: str, value: Any, least: int = 1, most: int = 2**62) -> int:
+def check_count(name: str, value: Any, least: int = 1, most: int = MANY) -> int:
     """Return a whole number from `least` to `most`, or raise a `SettingError`."""
     count = coerce(name, value, int)
     if not least <= count <= most:
-        raise SettingError(f"{name} must be a whole number from {least} to {most:,}, not {_show(value)}.")
+        open_ended = "of 64 bits" if least <= -MANY else f"of at least {least}"
+        limits = open_ended if most >= MANY else f"from {least} to {most:,}"
+        raise SettingError(f"{name} must be a whole number {limits}, not {_show(value)}.")
     return count
 
 

@@ -154,6 +154,8 @@ OTHER_VALUES: Mapping[str, Rule] = {"history": or_null(NUMBER)}
 
 def check_fields(content: Any, table: Table, where: str, others: Rule = ANY) -> None:
     """Raise a `RunError` that names the file and the field unless the content fits a table."""
+    if content is None:
+        raise RunError(f"{where} is empty; restore it.")
     if not isinstance(content, dict):
         raise RunError(f"{where} should hold a mapping of fields, not {_show(content)}; restore it.")
     known = {"sum"}

@@ -21,7 +21,11 @@ from tests.support.messages import names
         ([*VAE, "data.sise=3"], ["sise", "sprites-small"]),
         (["data", "check", "mnist", "name=3"], ["name", "mnist"]),
         (["data", "fetch", "mnist", "source=3"], ["source", "mnist"]),
-        ([*VAE, "z=0"], ["latent", 1, 0]),
+        ([*VAE, "z=0"], ["z", 1, 0]),
+        (["train", "beta-vae", *TINY, "beta=inf"], ["beta", "finite", 0]),
+        (["list"], ["objectives", "priors"]),
+        (["sample", "demo", "-n", "0"], ["--count", "at least 1", 0]),
+        (["evaluate", "demo", "--rows", "0", "--device", "cpu"], ["rows", "at least 2", 0]),
         ([*VAE, "z=3.5"], ["z", "3.5"]),
         (["train", "vae", "photos"], ["data=photos", "key=value"]),
         (["train", "data=photos"], ["beta-tcvae", "data=photos"]),
@@ -79,6 +83,28 @@ def test_failures_are_one_error_and_exit_1(arguments, fact, tmp_path):
     told = unbraid(*arguments, cwd=tmp_path, code=1, UNBRAID_DATA=str(tmp_path / "data"))
     assert names(told, fact)
     assert is_one_error(told)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report", "explore", "encode"])
+def test_a_folder_of_runs_is_no_run_and_the_command_that_lists_them_is_named(tmp_path, command):
+    (tmp_path / "my runs/one").mkdir(parents=True)
+    (tmp_path / "my runs/one/config.yaml").touch()
+    assert names(unbraid(command, "my runs", cwd=tmp_path, code=1), "config.yaml", "unbraid runs 'my runs'")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "facts"),
+    [("boxes.csv", "a,b\n1,2\n", 2, ["config.yaml"]), ("config.yaml", "", 1, ["empty"])],
+)
+def test_a_file_that_is_no_config_is_refused_by_its_name(tmp_path, name, text, code, facts):
+    (tmp_path / name).write_text(text)
+    told = unbraid("train", "--config", name, cwd=tmp_path, code=code)
+    assert names(told, name, *facts)
+    assert "mapping" not in told
+
+
+def test_a_second_stage_is_not_offered_other_data():
+    assert "data=" not in unbraid("refine", "--help")
 
 
 def test_words_that_look_like_nothing_are_words(tmp_path):

@@ -8,6 +8,7 @@ import typer
 from unbraid.cli.options import AsJson, Device, Out, RunPath, app, choose_output
 from unbraid.cli.printing import print_json
 from unbraid.cli.streams import echo
+from unbraid.errors import UsageError
 
 Given = Annotated[
     list[str] | None,
@@ -65,13 +66,15 @@ def decode(
 )
 def sample(
     run: RunPath,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many to draw.")] = 16,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many to draw.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     out: Out = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Draw codes from the prior and write what they decode to: a picture, a folder, a table or an array."""
+    if count < 1:
+        raise UsageError(f"--count (-n) must be at least 1, not {count}.")
     from unbraid.open_run import load
 
     opened = load(run, device=device)

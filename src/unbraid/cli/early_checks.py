@@ -9,13 +9,14 @@ import difflib
 import functools
 import importlib.metadata
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from unbraid.cli.source_names import DATASETS, EXPERIMENTS, METRICS, OBJECTIVES, occurs_in_source, registered_names
-from unbraid.errors import UsageError, unknown
+from unbraid.errors import RunError, UsageError, unknown
 from unbraid.names import DEMO, HUB, list_metric_names, match_experiments, unknown_data
 from unbraid.plugins import GROUP
 
@@ -79,16 +80,30 @@ def check_experiment(name: str) -> None:
     match_experiments(name, registered_names(*EXPERIMENTS))
 
 
-@before_torch
 def check_run(path: str | Path) -> None:
     """Raise unless a path is that of a run or a sweep, the packaged run, or an address on the hub."""
     from unbraid.folder_names import to_path
-    from unbraid.store import RunFolder
 
     folder = to_path(path, "A run")
-    elsewhere = str(path) == DEMO or str(path).startswith(HUB)
-    if not elsewhere and not (folder / "sweep.yaml").exists():
-        RunFolder.open(folder)
+    if str(path) != DEMO and not str(path).startswith(HUB) and not (folder / "sweep.yaml").exists():
+        _check_holds_no_runs(folder)
+        _check_run_folder(folder)
+
+
+def _check_holds_no_runs(folder: Path) -> None:
+    """Raise for a folder of several runs or sweeps."""
+    if not (folder / "config.yaml").exists() and any(
+        next(folder.glob(f"*/{name}"), None) for name in ("config.yaml", "sweep.yaml")
+    ):
+        listing = f"unbraid runs {shlex.quote(str(folder))}"
+        raise RunError(f"{folder} is not a run, it holds several: it has no config.yaml; {listing} lists them.")
+
+
+@before_torch
+def _check_run_folder(folder: Path) -> None:
+    from unbraid.store import RunFolder
+
+    RunFolder.open(folder)
 
 
 @before_torch

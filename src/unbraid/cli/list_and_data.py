@@ -11,15 +11,15 @@ from unbraid.cli.options import AsJson, DataSettings, app, complete, data_app
 from unbraid.cli.printing import print_json, print_rows
 from unbraid.cli.source_names import DATASETS
 from unbraid.cli.streams import echo
-from unbraid.errors import unknown
+from unbraid.errors import UsageError, unknown
 
 
 @app.command("list", epilog="Example:  unbraid list objectives")
 def list_names(
     kind: Annotated[
-        str,
+        str | None,
         typer.Argument(help="objectives, networks, likelihoods, latents, priors, datasets, metrics or experiments."),
-    ],
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List registered names with year, reference and settings."""
@@ -33,6 +33,8 @@ def list_names(
         "priors": lambda: _list_entries("unbraid.latents", "prior"),
         "experiments": _list_experiments,
     }
+    if kind is None:
+        raise UsageError(f"list needs what to list: {', '.join(kinds)}.")
     if kind not in kinds:
         raise unknown("list", kind, kinds)
     print_rows(kinds[kind](), as_json)

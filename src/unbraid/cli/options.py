@@ -99,6 +99,7 @@ ConfigFile = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")
 ]
+StageSettings = Annotated[list[str] | None, typer.Argument(help="Settings, as z=2 steps=1500 lr=1e-3.")]
 DataSettings = Annotated[list[str] | None, typer.Argument(help="Settings of the data set, as size=64 variant=real.")]
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", callback=_check_run)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]

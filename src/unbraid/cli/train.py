@@ -14,7 +14,7 @@ from unbraid.cli.early_checks import check_data, check_metrics, check_recipes, c
 from unbraid.cli.options import app, leads
 from unbraid.cli.printing import print_json, print_notes, print_rows, print_scores
 from unbraid.cli.streams import echo
-from unbraid.errors import UsageError
+from unbraid.errors import RunError, UsageError
 from unbraid.printable import shorten
 from unbraid.progress import announce
 
@@ -220,7 +220,7 @@ def sweep(
 )
 def refine(
     run: given.RunPath,
-    settings: given.Overrides = None,
+    settings: given.StageSettings = None,
     kind: Annotated[
         str,
         typer.Option("--with", help="What the second stage is made of: vae, flow, labels, gan, cgan, code or student."),
@@ -307,7 +307,12 @@ def _read_config_file(path: Path) -> Any:
     file = file / "config.yaml" if file.is_dir() else file
     if not file.exists():
         raise UsageError(f"There is no file {file}; each run has a config.yaml in its folder.")
-    return read_config(file)
+    try:
+        return read_config(file)
+    except RunError as error:
+        if file.suffix in (".yaml", ".yml"):
+            raise
+        raise UsageError(f"--config {file} is not a run's config.yaml; each run has one in its folder.") from error
 
 
 def _find_run_of_config(path: Path, changes: Mapping[str, Any]) -> tuple[Path, str | None]:

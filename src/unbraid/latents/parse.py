@@ -45,7 +45,10 @@ def _parse_block(kind: str, name: str, count: str, settings: Mapping[str, Any]) 
     entry = block[kind]
     block_settings = select_prefix(f"latents.{name}.", settings)
     if name == "z" and "z" in settings:
-        block_settings = {"size": coerce("z", settings["z"], int), **block_settings}
+        size = coerce("z", settings["z"], int)
+        if size < 1:
+            raise UsageError(f"z must be at least 1, not {size}: it is the number of latents.")
+        block_settings = {"size": size, **block_settings}
     elif count:
         if not count.isdecimal():
             raise UsageError(f"latents={kind}:{count} needs a whole number after its colon.")

@@ -155,8 +155,8 @@ def bind(name: str, settings: Mapping[str, Any]) -> Objective:
         if isinstance(value, Tensor):  # the members of a group were checked one by one
             continue
         if not math.isfinite(value) or (value < 0 and key not in entry.facts.signed):
-            wanted = "a finite number" if key in entry.facts.signed else "0 or above"
-            raise UsageError(f"{key} of {name} must be {wanted}, not {value:g}.")
+            least = "" if key in entry.facts.signed else ", 0 or above"
+            raise UsageError(f"{key} of {name} must be a finite number{least}, not {value:g}.")
     used = {key: settings[key] for key in read_settings(entry.make) if key in settings}
     return entry.make(**used) if isinstance(entry.make, type) else FunctionObjective(partial(entry.make, **used))
 
