@@ -74,6 +74,11 @@ def test_a_table_beside_which_nothing_can_be_written_is_completed_elsewhere(home
     unbraid("complete", "runs/table", home / "table.csv", "-o", tmp_path / "whole.csv", cwd=home)
 
 
+def test_a_score_of_labels_says_how_data_get_them(home):
+    told = unbraid("evaluate", "runs/table", "--metric", "mig/exact", cwd=home, code=1)
+    assert names(told, "mig/exact", "labels", "table", "data.factors")
+
+
 def test_codes_go_out_and_come_back(home):
     told = unbraid("encode", "runs/photos", cwd=home)
     assert names(told, "codes.csv", 12)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tests.support.messages import naming
 from unbraid import metrics
 from unbraid.errors import UnbraidError
 
@@ -73,7 +74,7 @@ def test_columns_that_cannot_be_scored_are_named(name):
         scores_of(name, broken, factors)
     with pytest.raises(UnbraidError, match="v1"):
         scores_of(name, codes, np.stack([factors[:, 0], np.zeros(len(codes), dtype=int)], axis=1))
-    with pytest.raises(UnbraidError, match="240"):
+    with pytest.raises(UnbraidError, match=naming("codes", 240, "factors", 239)):
         scores_of(name, codes, factors[:-1])
     with pytest.raises(UnbraidError):
         scores_of(name, codes[:, 0], factors)

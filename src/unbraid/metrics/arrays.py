@@ -136,7 +136,7 @@ def to_factor_table(factors: Any, rows: int) -> np.ndarray:
     if table.ndim != 2 or table.shape[1] == 0:
         raise UsageError(f"factors must have the shape [rows, factors], not {list(table.shape)}.")
     if len(table) != rows:
-        raise UsageError(f"There are {rows} codes, but factors of {len(table)} rows.")
+        raise UsageError(f"codes have {rows} rows, and factors {len(table)}.")
     if rows < 2:
         raise DataError(f"A score needs at least 2 rows, not {rows}.")
     return table

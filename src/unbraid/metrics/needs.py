@@ -19,13 +19,21 @@ NO_WEIGHTS = (
 class Requirement(NamedTuple):
     """A condition on an `Evaluation` and a metric's settings, and the error if it is not met.
 
-    The message may use {metric}, {family} (the metric's name before its protocol), {data}, {shape} of its observations
-    and {latents}, the kinds of the model's latents.
+    The message may use {metric}, {family} (the metric's name before its protocol), {data}, {shape} of its observations,
+    {latents}, the kinds of the model's latents, and {labelling}, how the data get labels.
     """
 
     is_met: Callable[[Any, Mapping[str, Any]], bool]
     message: str
     error: type[UnbraidError] = UsageError
+
+
+LABELLING = {
+    "images": "; train with data.labels=labels.csv",
+    "table": "; train with data.factors=[COLUMN]",
+    "paired": "; train with data.factors=[COLUMN]",
+}
+"""How a data set of one's own gets labels, by its name."""
 
 
 def _blocks(evaluation: Any) -> Iterable[Any]:
@@ -40,7 +48,7 @@ def _has_images(evaluation: Any, *channels: int) -> bool:
 NEEDS: dict[str, Requirement] = {
     "factors": Requirement(
         lambda of, _: bool(of.dataset.factors),
-        "{data} has no factor labels, so {metric} cannot be computed.",
+        "{metric} needs factor labels, which {data} does not have{labelling}.",
         DataError,
     ),
     "modalities": Requirement(
@@ -113,4 +121,5 @@ def check_needs(evaluation: Any, metric: str, needs: Iterable[str], settings: Ma
         if not is_met(evaluation, settings):
             data, kinds = evaluation.dataset, dict.fromkeys(type(block).__name__ for block in _blocks(evaluation))
             words = {"metric": metric, "family": metric.partition("/")[0], "data": data.name, "shape": data.layout}
+            words["labelling"] = LABELLING.get(data.name, "")
             raise error(message.format(**words, latents=" and ".join(kinds)))
