@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support.command import SOURCE, unbraid
+from tests.support.messages import names
 
 
 def test_importing_what_trains_imports_no_compiler():
@@ -64,6 +65,13 @@ def test_data_listing_and_check():
     rows = json.loads(unbraid("data", "list", "--json"))
     assert {"sprites", "mnist", "images"} <= {row["name"] for row in rows}
     assert json.loads(unbraid("data", "check", "sprites", "--json"))[0]["state"] == "made"
+
+
+@pytest.mark.parametrize("name", ["images", "array", "table", "paired"])
+def test_files_of_ones_own_are_not_made(name):
+    (row,) = json.loads(unbraid("data", "check", name, "--json"))
+    assert names(row["what"], name, "your own files")
+    assert names(unbraid("data", "fetch", name, code=2), name, "your own files")
 
 
 def test_completion_knows_the_recipes():

@@ -66,6 +66,9 @@ def test_cars3d_says_what_is_wrong(tmp_path, meshes):
     np.savez(path, images=noise(2, 6, 6, 3))
     with pytest.raises(DataError, match=naming("cars.npz", "(2, 6, 6, 3)")):
         cars3d.convert(path)
+    np.savez(path, x_train=np.zeros(3))
+    with pytest.raises(DataError, match=naming("cars.npz", "'images'", "x_train")):
+        cars3d.convert(path)
     path.write_bytes(b"no archive")
     with pytest.raises(DataError, match=naming("cars.npz", "nips2015-analogy-data.tar.gz")):
         cars3d.convert(path)

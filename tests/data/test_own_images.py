@@ -378,3 +378,11 @@ def test_read_only_arrays_are_taken_without_a_warning():
     for array in (images, factors):
         array.flags.writeable = False
     assert from_array(images, factors=factors, factor_names=["n"]).sizes == (4,)
+
+
+def test_bytes_as_floats_are_told_how_to_be_images():
+    images = np.linspace(0, 255, 4 * 6 * 6, dtype=np.float32).reshape(4, 6, 6)
+    with pytest.raises(DataError, match=naming("[0, 1]", 255, "uint8")):
+        from_array(images)
+    with pytest.raises(DataError, match=r"(?s)^(?!.*uint8)"):
+        from_array(images - 100)

@@ -29,6 +29,9 @@ _PARSER_ERRORS = (
     *(tokenize.TokenError, NotImplementedError),  # of the header of a NPY file, and of an unknown compression
 )
 
+MAX_NAMES = 6
+"""Names of a foreign archive's files that an error lists."""
+
 
 @contextmanager
 def explain_errors(path: Path | str, expected: str, told: type[DataError] = DataError) -> Iterator[None]:
@@ -70,11 +73,25 @@ def iterate_files(source: Path, ending: str, expected: str) -> Iterator[tuple[Pa
     if source.is_dir() and not any(True for pattern in archives for _ in source.rglob(pattern)):
         raise DataError(f"{source} is not {expected}: it holds no *{ending}.")
     path = find_file(source, *archives)
+    _check_archive(path, expected)
     with explain_errors(path, expected), tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.name.endswith(ending) else None
             if file is not None:
                 yield path / member.name, file.read()
+
+
+def _check_archive(path: Path, expected: str) -> None:
+    """Raise unless a file is a tar archive; of a zip file, as .npz is one, say what it holds."""
+    with explain_errors(path, expected):
+        if tarfile.is_tarfile(path):
+            return
+        held = []
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                held = [name.removesuffix(".npy") for name in archive.namelist()]
+    found = f"it holds {', '.join(held[:MAX_NAMES])}" if held else "it is no archive that can be opened"
+    raise DataError(f"{path} is not {expected}: {found}.")
 
 
 def read_npz_array(path: Path, key: str) -> np.ndarray:

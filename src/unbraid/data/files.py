@@ -122,7 +122,7 @@ def fetch(name: str, source: Path | str | None = None, /, **settings: Any) -> Pa
 def check(name: str, /, **settings: Any) -> Status:
     """Return whether the stored file of a data set exists and matches its checksum."""
     if dataset[name].facts.recipe is None:
-        return Status("made", f"{name} is made when it is loaded.")
+        return Status("made", f"{_describe_unstored(name)}.")
     recipe = _find_recipe(name, settings)
     if not recipe.path.exists():
         return Status("missing", f"{name} is not here yet: run `{recipe.command}`.", recipe.path)
@@ -141,8 +141,13 @@ def describe() -> list[Description]:
 def _find_recipe(name: str, settings: Mapping[str, Any]) -> Recipe:
     entry = dataset[name]
     if entry.facts.recipe is None:
-        raise UsageError(f"{name} is made when it is loaded; there is nothing to fetch.")
+        raise UsageError(f"{_describe_unstored(name)}; there is nothing to fetch.")
     return entry.facts.recipe(**entry.resolve(settings))
+
+
+def _describe_unstored(name: str) -> str:
+    own = dataset[name].facts.yours
+    return f"{name} reads your own files, and nothing is stored" if own else f"{name} is made when it is loaded"
 
 
 def _convert(recipe: Recipe, source: Path, facts: Mapping[str, Any] | None = None) -> Path:

@@ -267,7 +267,8 @@ def clamp_images(images: Tensor, name: str) -> Tensor:
 def check_image_range(low: float, high: float, name: str) -> None:
     """Raise a `DataError` if float images hold values outside [0, 1]."""
     if low < -_ROUNDING_SLACK or high > 1 + _ROUNDING_SLACK:
-        raise DataError(f"{name} holds floats from {low:g} to {high:g}; images must lie in [0, 1].")
+        advice = "; divide by 255, or pass uint8" if low >= 0 and 1 < high <= 255 else ""
+        raise DataError(f"{name} holds floats from {low:g} to {high:g}; images must lie in [0, 1]{advice}.")
 
 
 def _make_table(factors: Any, count: int, name: str) -> Tensor:
