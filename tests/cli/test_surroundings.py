@@ -14,6 +14,7 @@ import torch
 
 from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names
+from unbraid.__main__ import main as enter
 from unbraid.cli import main
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training.interrupt import STOPPING
@@ -78,6 +79,21 @@ def test_a_signal_that_is_ignored_as_by_nohup_stops_nothing(tmp_path, monkeypatc
     finally:
         signal.signal(signal.SIGHUP, before)
     assert RunFolder(tmp_path / "runs/run").finished
+
+
+class Interrupted:
+    """A module during whose import Ctrl-C comes."""
+
+    def __getattr__(self, name):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_during_imports_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "unbraid.cli", Interrupted())
+    with pytest.raises(SystemExit) as left:
+        enter()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == ""
 
 
 def open_broken(kind):
