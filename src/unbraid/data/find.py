@@ -103,7 +103,9 @@ def _refuse_file(path: Path) -> UsageError:
     if path.suffix.lower() in SUFFIXES:
         return UsageError(f"{path} is one picture; pass the folder that holds the pictures (data={path.parent}).")
     endings = ", ".join((*TABLES, ".npy"))
-    return UsageError(f"{path} is no file that data can be read from ({endings}); save it as a CSV file.")
+    return UsageError(
+        f"Data are read from a folder of pictures or a file ({endings}), and {path} is neither; save it as CSV."
+    )
 
 
 def unreadable_of(choice: Choice) -> Unreadable:
