@@ -179,12 +179,10 @@ class _Checker:
     def _check_weights(self, folder: RunFolder, config: Any, status: dict[str, Any]) -> None:
         if status.get("state") == "finished" and not folder.model_path.exists():
             self.note(folder.model_path, "damaged", "The final weights are missing.")
-        begun = [
-            name for name in ("model.safetensors", "environment.json", "history.jsonl") if (folder.path / name).exists()
-        ]
-        if begun and not status:
+        ended = [name for name in ("model.safetensors", "scores.jsonl") if (folder.path / name).exists()]
+        if ended and not status:
             what = (
-                f"It is missing, although there is {begun[0]}; without it nothing says whether the weights are whole."
+                f"It is missing, although there is {ended[0]}; without it nothing says whether the weights are whole."
             )
             self.note(folder.path / "status.json", "damaged", what)
         if folder.model_path.exists() and status.get("state") == "finished":

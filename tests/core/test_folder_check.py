@@ -62,7 +62,9 @@ def test_without_its_status_a_run_is_damaged_and_its_weights_are_not_used(run):
     with pytest.raises(RunError, match=naming(run.path, "status.json")):
         run.load_model()
     run.model_path.unlink()
-    assert states(check(run.path)) == {"status.json": "damaged"}  # it has a history, so it was begun
+    assert states(check(run.path)) == {"status.json": "damaged"}  # it has scores, so it had weights
+    (run.path / "scores.jsonl").unlink()
+    assert check(run.path).findings == []  # so a process leaves it that is killed before its first step
 
 
 def test_what_a_killed_process_leaves_is_repaired(run):
