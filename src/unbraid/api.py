@@ -253,7 +253,10 @@ def _create_folder(
 
 
 def _check_same_data_as_before(path: Path, config: Config, dataset: FactorDataset) -> None:
-    """Raise if a folder has a run on data of this name that were others; settings that follow from data differ, too."""
+    """Raise if the data of the run in a folder have changed since.
+
+    Settings that follow from the data then differ, too, but they are not the cause.
+    """
     if (path / "config.yaml").exists() and RunFolder(path).config.data == config.data:
         check_same_data(RunFolder(path), dataset)
 
